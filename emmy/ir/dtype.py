@@ -1,0 +1,73 @@
+"""Element types: how a tensor is stored, and in what its elements are computed.
+
+Arithmetic on half types happens in fp32 (torch's opmath): `compute` gives the type that a stored element widens to.
+A constant is (dtype, bits): the bits of its value as that type stores it, so that 0.0 and -0.0 differ and NaN is itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from emmy.ir.node import IRError, Node
+
+Kind = Literal["float", "int", "bool"]
+
+
+class DType(Node):
+    """An element type.  `name` as printed, `bytes` of one element in memory."""
+
+    name: str
+    bytes: int
+    kind: Kind
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return np.dtype(_NUMPY[self.name])
+
+    @property
+    def torch_name(self) -> str:
+        """The attribute of `torch` that is this type, such as "bfloat16"."""
+        return _TORCH[self.name]
+
+    @property
+    def compute(self) -> DType:
+        """The type arithmetic on it happens in."""
+        return f32 if self in (bf16, f16) else self
+
+    def __str__(self) -> str:
+        return self.name
+
+
+bool_ = DType("bool", 1, "bool")
+i32 = DType("i32", 4, "int")
+i64 = DType("i64", 8, "int")
+f16 = DType("f16", 2, "float")
+bf16 = DType("bf16", 2, "float")
+f32 = DType("f32", 4, "float")
+f64 = DType("f64", 8, "float")
+
+DTYPES = {d.name: d for d in (bool_, i32, i64, f16, bf16, f32, f64)}
+_NUMPY = {"bool": np.bool_, "i32": np.int32, "i64": np.int64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+          "f32": np.float32, "f64": np.float64}
+_TORCH = {"bool": "bool", "i32": "int32", "i64": "int64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+
+
+def named(name: str) -> DType:
+    """The type printed as `name`; IRError if there is none."""
+    if name not in DTYPES:
+        raise IRError(f"unknown dtype {name!r}; the dtypes are {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def bits(dtype: DType, value: float | int | bool) -> int:
+    """The bits of `value` rounded to `dtype`, as an unsigned integer."""
+    with np.errstate(all="ignore"):
+        return int.from_bytes(np.asarray(value).astype(dtype.numpy).tobytes(), "little")
+
+
+def value(dtype: DType, pattern: int) -> Any:
+    """The NumPy scalar whose bits are `pattern`."""
+    return np.frombuffer(pattern.to_bytes(dtype.bytes, "little"), dtype.numpy)[0]

@@ -1,0 +1,41 @@
+"""Frozen, interned nodes: the base of every IR.
+
+Two nodes built from equal fields are the same object, so equality is identity, hashing is constant time and a term
+is a DAG without further work.  Fields must be hashable; sequences are tuples.  A float is never a field: constants
+hold their bits (see `emmy.ir.dtype`), because 0.0 == -0.0 and NaN != NaN would make interning wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import Any, dataclass_transform
+
+_TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class _Interned(type):
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        return dataclasses.dataclass(frozen=True, eq=False, repr=False)(super().__new__(mcs, name, bases, namespace))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        made = super().__call__(*args, **kwargs)
+        key = (cls, *((type(v), v) for v in (getattr(made, f.name) for f in dataclasses.fields(made))))
+        return _TABLE.setdefault(key, made)
+
+
+class Node(metaclass=_Interned):
+    """Base of interned dataclasses.  Subclass and annotate fields; `__post_init__` may raise `IRError`."""
+
+    def __repr__(self) -> str:
+        fields = ", ".join(repr(getattr(self, f.name)) for f in dataclasses.fields(self))  # type: ignore[arg-type]
+        return f"{type(self).__name__}({fields})"
+
+    def replace(self, **changes: Any) -> Any:
+        """The node with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+class IRError(ValueError):
+    """A node, or a program of nodes, that breaks a rule of its IR; the message names the node and the rule."""
