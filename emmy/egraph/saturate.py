@@ -46,5 +46,5 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
         graph.schedule(FUSE)
         if not any(updated) or time.monotonic() - start > SECONDS or graph.size() > NODES:
             break
-    graph.schedule("(saturate (run deps-exact))")
+    graph.schedule("(seq (saturate (run deps-exact)) (run cut-exact))")
     return decode(graph, program, axes, extents)

@@ -138,6 +138,7 @@ class Region(NamedTuple):
     terms: dict[int, tuple[Term, ...]]
     deps: dict[int, frozenset[int]]
     home: dict[str, int]
+    may_keep: frozenset[int]
     fired: dict[str, int]
 
     def elements(self) -> dict[str, DType]:
@@ -189,7 +190,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
     for r in rows["Scan"]:
         put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
-    return Region(program, extents, output_axes, ordered, deps, home, dict(graph.fired))
+    return Region(program, extents, output_axes, ordered, deps, home, frozenset(key(r.inputs[0]) for r in rows["MayKeep"]), dict(graph.fired))
 
 
 class _DepsOf(dict[Value, frozenset[int]]):
