@@ -1,7 +1,7 @@
 # make run | test | check | gpu: each first makes the environment, which takes no time when nothing has changed.
 # EMMY_VENV names an environment that several checkouts share: it holds the dependencies alone, and PYTHONPATH says which checkout runs.
 
-SHELL := /bin/bash
+SHELL := bash
 VENV ?= $(or $(EMMY_VENV),.venv)
 PY := $(VENV)/bin/python
 EXTRAS := test dev $(if $(shell command -v nvidia-smi),cuda)
@@ -18,6 +18,7 @@ REQUIREMENTS := import tomllib; \
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
+	@:
 
 $(STAMP):
 	@python="$(PYTHON)"; [ -n "$$python" ] || { echo "Emmy needs Python 3.12 or newer with its venv module, and found none:" \

@@ -8,9 +8,9 @@ from extract.graph import Choice, Graph, Node, children_first, dag_cost, is_acyc
 __all__ = ["Choice", "Graph", "Node", "best", "children_first", "dag_cost", "is_acyclic", "reachable", "read_gym", "tree_cost"]
 
 
-def best(graph: Graph, exact_below: int = 500, budget: float = 2.0) -> Choice:
+def best(graph: Graph, exact_below: int = 500, budget: float = 1.0) -> Choice:
     """The cheapest choice by `dag_cost` that is worth finding: the better of tree and greedy-DAG, which `exact` improves on graphs of
-    fewer than `exact_below` nodes within `budget` (deterministic seconds; see `extract.exact`).
+    fewer than `exact_below` nodes within `budget` (deterministic time; see `extract.exact`).
 
     Raises ValueError naming a root that has no finite term.
     """

@@ -65,8 +65,8 @@ def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0) -> t
     """The choice with the least `dag_cost`, and whether that is proven (costs that are no integers count to 1e-13 of their sum).
 
     `hint` is where the search starts, by default the better of tree and greedy-DAG; the answer is never dearer.  `budget` is in CP-SAT's
-    deterministic time, about seconds, so that a search that exhausts it ends alike on every machine.  Raises ValueError naming a root
-    that has no finite term.
+    deterministic time, a unit of which is one to three seconds, so that a search that exhausts it ends alike on every machine.  Raises
+    ValueError naming a root that has no finite term.
     """
     hint = hint or min((tree.extract(graph), greedy_dag.extract(graph)), key=lambda choice: dag_cost(graph, choice))
     nodes = _candidates(graph)
@@ -81,11 +81,13 @@ def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0) -> t
         model.add(active[root] == 1)
     for c, members in nodes.items():
         model.add(sum(picked[c, i] for i in range(len(members))) == active[c])
+        for child in sorted({child for node in members for child in node.children}):
+            holders = [picked[c, i] for i, node in enumerate(members) if child in node.children]
+            model.add(sum(holders) <= active[child])  # one row for all holders: a tighter relaxation than one implication each
+            if component[child] == component[c]:
+                for chosen in holders:
+                    model.add(level[c] >= level[child] + 1).only_enforce_if(chosen)
         for i, node in enumerate(members):
-            for child in sorted(set(node.children)):
-                model.add_implication(picked[c, i], active[child])
-                if component[child] == component[c]:
-                    model.add(level[c] >= level[child] + 1).only_enforce_if(picked[c, i])
             model.add_hint(picked[c, i], hint.get(c) == node)
         model.add_hint(active[c], c in hint)
     for c, above in _levels(hint, component).items():
@@ -98,6 +100,9 @@ def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0) -> t
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = budget
+    solver.parameters.linearization_level = 2  # the relaxation of these rows is nearly tight, and the search without it proves little
+    solver.parameters.symmetry_level = 0
+    solver.parameters.cp_model_probing_level = 0
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return hint, False

@@ -21,15 +21,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests produced to tests/golden instead of comparing")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    import torch  # seconds, so only where a test asks for a GPU
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch  # seconds, so only where a test asks for a GPU
 
-    if not torch.cuda.is_available():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU; torch.cuda.is_available() is false"))
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA GPU; torch.cuda.is_available() is false")
 
 
 @pytest.fixture
@@ -44,7 +41,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         elif not path.exists():
-            pytest.fail(f"tests/golden/{name} does not exist; run pytest --update-golden, read what it wrote and commit it")
+            pytest.fail(f"tests/golden/{name} does not exist; run pytest --update-golden, read what it wrote and commit it", pytrace=False)
         elif (wanted := path.read_text()) != text:
             diff = difflib.unified_diff(wanted.splitlines(), text.splitlines(), f"tests/golden/{name}", "now", lineterm="")
             pytest.fail("\n".join([*diff, "", "run pytest --update-golden if the change is meant"]), pytrace=False)
