@@ -40,7 +40,7 @@ def _candidates(graph: Graph) -> dict[int, tuple[Node, ...]]:
 def _components(nodes: Mapping[int, tuple[Node, ...]]) -> dict[int, int]:
     """The strongly connected component of every class."""
     index = {c: i for i, c in enumerate(nodes)}
-    edges = [(index[c], index[child]) for c, members in nodes.items() for node in members for child in node.children]
+    edges = sorted({(index[c], index[child]) for c, members in nodes.items() for node in members for child in node.children})
     rows, columns = np.array(edges, dtype=np.int32).reshape(-1, 2).T
     adjacency = coo_array((np.ones(len(edges), dtype=np.int8), (rows, columns)), shape=(len(index), len(index)))
     _, labels = connected_components(adjacency.tocsr(), directed=True, connection="strong")
@@ -48,17 +48,17 @@ def _components(nodes: Mapping[int, tuple[Node, ...]]) -> dict[int, int]:
 
 
 def _levels(choice: Choice, component: Mapping[int, int]) -> dict[int, int]:
-    """How many classes of its own component a class of an acyclic choice sits above."""
+    """How many classes of its own component a class of an acyclic choice sits above (a choice may reach classes of none)."""
     level: dict[int, int] = {}
     for c in children_first(choice):
-        level[c] = max((level[d] + 1 for d in choice[c].children if component[d] == component[c]), default=0)
+        level[c] = max((level[d] + 1 for d in choice[c].children if component.get(d) == component.get(c)), default=0)
     return level
 
 
-def _scale(costs: Sequence[float]) -> float:
-    """The factor that makes integers of costs: 1 when they are, else the power of two that brings their sum to about 2^45."""
+def _shift(costs: Sequence[float]) -> int:
+    """The power of two whose product with costs counts as integers: 0 when they are, else what brings their sum to about 2^45."""
     whole = all(cost.is_integer() for cost in costs) and sum(costs) < 2**50
-    return 1.0 if whole else 2.0 ** (45 - math.frexp(math.fsum(costs))[1])
+    return 0 if whole else 45 - math.frexp(math.fsum(costs))[1]
 
 
 def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0) -> tuple[Choice, bool]:
@@ -68,7 +68,11 @@ def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0) -> t
     deterministic time, a unit of which is one to three seconds, so that a search that exhausts it ends alike on every machine.  Raises
     ValueError naming a root that has no finite term.
     """
-    hint = hint or min((tree.extract(graph), greedy_dag.extract(graph)), key=lambda choice: dag_cost(graph, choice))
+    hint = (
+        reachable(graph, hint)
+        if hint
+        else min((tree.extract(graph), greedy_dag.extract(graph)), key=lambda choice: dag_cost(graph, choice))
+    )
     nodes = _candidates(graph)
     component = _components(nodes)
     size = Counter(component.values())
@@ -93,8 +97,8 @@ def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0) -> t
     for c, above in _levels(hint, component).items():
         if c in level:
             model.add_hint(level[c], above)
-    scale = _scale([float(node.cost) for members in nodes.values() for node in members])
-    model.minimize(sum(round(nodes[c][i].cost * scale) * chosen for (c, i), chosen in picked.items()))
+    shift = _shift([float(node.cost) for members in nodes.values() for node in members])
+    model.minimize(sum(round(math.ldexp(nodes[c][i].cost, shift)) * chosen for (c, i), chosen in picked.items()))
 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1

@@ -124,6 +124,15 @@ def test_malformed_graphs_are_refused(classes: dict[int, tuple[Node, ...]], root
         Graph(classes, roots)
 
 
+def test_a_hint_may_use_what_exact_leaves_out() -> None:
+    dominated = Node("f", (1, 2), 1e-300, "a")
+    graph = Graph({0: (dominated, Node("f", (1,), 1e-300, "b")), 1: (leaf("x", 1e-300),), 2: (leaf("free", 0.0),)}, (0,))
+    assert tree.extract(graph)[0] is dominated
+    choice, proven = exact.extract(graph, tree.extract(graph))
+    assert proven
+    assert extract.dag_cost(graph, choice) == 2e-300
+
+
 def test_one_node_object_may_serve_two_classes() -> None:
     shared = Node("f", (2,), 1.0)
     graph = Graph({0: (shared,), 1: (shared,), 2: (leaf("x", 1.0),)}, (0, 1))
