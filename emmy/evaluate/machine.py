@@ -8,6 +8,7 @@ does a block; accesses of two threads are ordered when they lie in different epo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import isgeneratorfunction
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,8 @@ class Warp:
         """The active lanes where `condition` holds."""
         if np.ndim(condition) == 0:
             return self.mask if condition else np.zeros(32, bool)
-        if self.mask is None:
-            return None if condition.all() else condition
-        return condition & self.mask
+        inside: Array = condition if self.mask is None else condition & self.mask
+        return None if self.mask is None and inside.all() else inside
 
     def active(self, lanes: Mask) -> Array:
         return self.threads if lanes is None else self.threads[lanes]
@@ -152,7 +152,7 @@ class Memory:
         if lanes is None:
             if self.watched:
                 self._watch_read(w, at, w.tags)
-            return self.data[at]
+            return np.asarray(self.data[at])
         out = np.zeros(at.shape, self.data.dtype)
         if lanes.any():
             some = at[..., lanes]
@@ -176,7 +176,7 @@ class Memory:
     @staticmethod
     def _unordered(w: Warp, tags: Array, other: Array) -> Array:
         """Where `other` was another thread, in this epoch or in an earlier block."""
-        return (other != tags) & ((other >= w.base) | (other < w.first) & (other >= 0))
+        return np.asarray((other != tags) & ((other >= w.base) | (other < w.first) & (other >= 0)))
 
     def _watch_read(self, w: Warp, at: Array, tags: Array) -> None:
         writer = self.writer[at]
@@ -194,10 +194,9 @@ class Memory:
             self.first_reader[at[new]] = np.broadcast_to(tags, at.shape)[new]
 
     def _watch_write(self, w: Warp, at: Array, tags: Array) -> None:
-        for other in (self.writer[at], self.reader[at], self.first_reader[at]):
-            if (bad := self._unordered(w, tags, other)).any():
-                verb = "written" if other is not None and (self.writer[at] == other).all() else "read"
-                self._fault(w, "race", at, tags, bad, other, f"is written and {verb} by {{other}} with no barrier between")
+        for verb, others in (("written", self.writer), ("read", self.reader), ("read", self.first_reader)):
+            if (bad := self._unordered(w, tags, others[at])).any():
+                self._fault(w, "race", at, tags, bad, others[at], f"is written and {verb} by {{other}} with no barrier between")
         if (bad := self.several[at] >= w.base).any():
             self._fault(w, "race", at, tags, bad, self.reader[at], "is written and read by other threads with no barrier between")
         self.writer[at] = tags
@@ -234,8 +233,6 @@ class Machine:
 
     def body(self, body: tuple[Stmt, ...]) -> Callable[[Warp], Iterator[object]]:
         """A block of statements: yields what the warp waits for, which is a barrier's site or a function that says when to go on."""
-        from inspect import isgeneratorfunction
-
         steps = [(step, isgeneratorfunction(step), s) for s in body for step in (s.meaning(self),)]
         explain = self._explain
 

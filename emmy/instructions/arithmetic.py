@@ -80,23 +80,24 @@ def prelude(text: str) -> str:
 
 def spell(e: Expr) -> str:
     """The expression in CUDA, with no parentheses that C does not need."""
-    return _spell(e)[0]
+    return spelled(e)[0]
 
 
 def at_least(e: Expr, precedence: int) -> str:
     """The expression as an operand of something that binds this tightly."""
-    text, own = _spell(e)
+    text, own = spelled(e)
     return text if own >= precedence else f"({text})"
 
 
-def _spell(e: Expr) -> tuple[str, int]:
+def spelled(e: Expr) -> tuple[str, int]:
+    """The expression in CUDA, and its precedence."""
     match e:
         case Const(element, bits): return constant(element, bits)
         case Var(name, _): return name, PRIMARY
         case Thread(): return "thread", PRIMARY
         case Block(axis): return f"block_{'xyz'[axis]}", PRIMARY
         case Element(array, _, index): return f"{array}[{spell(index)}]", PRIMARY
-        case Convert(element, x): return conversion(at_least(x, UNARY), x.dtype, element)
+        case Convert(element, x): return conversion(spelled(x), x.dtype, element)
         case Apply(op, args): return _apply(op, args)
     raise AssertionError(type(e))
 
@@ -154,17 +155,17 @@ def decimal(element: DType, bits: int) -> str:
     return text if re.search(r"[.e]", text) else text + ".0"
 
 
-def conversion(x: str, source: DType, target: DType) -> tuple[str, int]:
-    """`x`, which binds as tightly as a cast's operand, converted from dtype `source` to `target`, and its precedence."""
+def conversion(value: tuple[str, int], source: DType, target: DType) -> tuple[str, int]:
+    """A value of dtype `source`, as text and its precedence, converted to `target`."""
+    x, own = value
     if source is target:
-        return x, UNARY
+        return value
     if source.compute is not source:
-        x, source = f"__{'half2' if source is dt.f16 else 'bfloat162'}float({x})", dt.f32
-        if source is target:
-            return x, PRIMARY
-    if target is dt.bool_:
-        return f"{x} != {constant(source, 0)[0]}", 9
+        return conversion((f"__{'half2' if source is dt.f16 else 'bfloat162'}float({x})", PRIMARY), dt.f32, target)
     if target in (dt.f16, dt.bf16):
-        single = x if source is dt.f32 else f"(float){x}"
+        single = conversion(value, source, dt.f32)[0]
         return (f"__float2half_rn({single})" if target is dt.f16 else f"__float2bfloat16_rn({single})"), PRIMARY
-    return f"({TYPES[target]}){x}", UNARY
+    operand = x if own >= UNARY else f"({x})"
+    if target is dt.bool_:
+        return f"{operand} != {constant(source, 0)[0]}", 9
+    return f"({TYPES[target]}){operand}", UNARY

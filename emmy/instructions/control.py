@@ -78,7 +78,8 @@ class For(Stmt):
     @property
     def trips(self) -> int:
         match self.start, self.stop, self.step:
-            case Const() as start, Const() as stop, Const() as step: return len(range(int(start.value), int(stop.value), int(step.value)))
+            case start, Const() as stop, Const() as step:
+                return len(range(int(start.value) if isinstance(start, Const) else 0, int(stop.value), int(step.value)))
         return 1
 
     @property

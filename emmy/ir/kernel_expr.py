@@ -135,7 +135,7 @@ class Apply(Expr):
         self.dtype  # noqa: B018  raises where the operator does not take these operands
 
     @cached_property
-    def dtype(self) -> DType:  # type: ignore[override]
+    def dtype(self) -> DType:
         return operators.result_dtype(self.op, tuple(a.dtype for a in self.args))
 
 

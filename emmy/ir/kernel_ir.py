@@ -15,7 +15,22 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_expr import Apply, Block, Const, Convert, Element, Expr, Thread, Var, const, fold, int32, operands, subexpressions, widen
+from emmy.ir.kernel_expr import (
+    Apply,
+    Block,
+    Const,
+    Convert,
+    Element,
+    Expr,
+    Thread,
+    Var,
+    const,
+    fold,
+    int32,
+    operands,
+    subexpressions,
+    widen,
+)
 from emmy.ir.node import IRError, Node
 
 if TYPE_CHECKING:
@@ -39,12 +54,12 @@ class Stmt(Node):
     @property
     def bodies(self) -> tuple[tuple[Stmt, ...], ...]:
         """The statements inside, by block."""
-        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), tuple))  # type: ignore[arg-type]
+        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), tuple))
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """The expressions it evaluates (and the variable it sets)."""
-        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), Expr))  # type: ignore[arg-type]
+        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), Expr))
 
     def check(self, scope: Scope) -> None:
         """IRError where the statement breaks a rule; defines its names in `scope`."""
@@ -60,7 +75,7 @@ class Stmt(Node):
 
     @property
     def trips(self) -> int:
-        """How often its bodies run, where that is constant; 1 where it is not known."""
+        """How often its bodies run, as far as constants tell; 1 where they do not."""
         return 1
 
     @property
@@ -108,7 +123,7 @@ class Kernel(Node):
     @property
     def types(self) -> dict[str, DType]:
         """The stored dtype of each buffer."""
-        return {b.name: b.element for b in (*self.parameters, *self.shared)}
+        return {b.name: b.element for b in self.parameters} | {b.name: b.element for b in self.shared}
 
     @property
     def shared_bytes(self) -> int:
@@ -143,8 +158,9 @@ class Register(NamedTuple):
 
 _RESERVED = frozenset(("thread block_x block_y block_z asm auto bool break case char class const continue default delete do double else enum extern "
     "false float for goto if inline int long new operator private public register return short signed sizeof static struct switch template "
-    "this true typedef union unsigned using virtual void volatile while max min abs shared_memory global shared let var array load store "
-    "barrier kernel unroll").split())
+    "this true typedef typename union unsigned using virtual void volatile while and or xor not main shared_memory global shared let var array "
+    "read write barrier kernel unroll isnan max min abs llabs " + " ".join(f"{f} {f}f" for f in "fabs exp expm1 log log1p sqrt rsqrt sin cos tanh "
+    "erf floor ceil trunc rint fmod pow".split())).split())
 
 
 class Scope:
