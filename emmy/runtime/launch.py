@@ -116,6 +116,12 @@ class Executable:
                 launch(function, grid, block, shared_bytes, stream, pointers)
         return tuple(results[k] for k in self._returned)
 
+    def poisoned(self) -> tuple[Any, ...]:
+        """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike."""
+        self._arena.fill_(255)
+        torch, device = self._torch, self.device
+        return tuple(torch.full(s.shape, float("nan") if s.dtype.is_floating_point else -1, dtype=s.dtype, device=device) for s in self._outputs)
+
 
 def accept(x: Any, slot: Slot, device: Any) -> Any:
     """`x`, or a contiguous and aligned copy of it; EmmyError unless it is a tensor of the slot's shape and type on the device."""
