@@ -15,7 +15,7 @@ from emmy.errors import EmmyError
 from emmy.ir.dtype import DTYPES, bf16, f32
 from emmy.runtime import bundle
 
-from .programs import two_kernels
+from tests.runtime.programs import two_kernels
 
 REPORTS = {"sm_90a": {"add": {"registers": 12, "shared_bytes": 0, "spill_bytes": 0, "stack_bytes": 0}}}
 

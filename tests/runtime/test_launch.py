@@ -14,7 +14,7 @@ from emmy.ir.dtype import bf16
 from emmy.runtime.driver import load_driver
 from emmy.runtime.launch import Executable, cuda_device
 
-from .programs import two_kernels
+from tests.runtime.programs import two_kernels
 
 HOST = torch.device("cpu")
 

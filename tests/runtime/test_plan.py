@@ -10,7 +10,7 @@ from emmy.ir.dtype import DTYPES, f32
 from emmy.ir.node import IRError
 from emmy.runtime.plan import ALIGNMENT, Buffer, Launch, Plan, workspace_offsets
 
-from .programs import two_kernels
+from tests.runtime.programs import two_kernels
 
 
 @pytest.mark.parametrize("element", DTYPES.values(), ids=str)
