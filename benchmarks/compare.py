@@ -48,8 +48,9 @@ def table(compared: list[Change], noise: float) -> Table:
         speedup = "" if c.speedup is None else f"{c.speedup:.3f}"
         colour = "" if c.speedup is None or abs(c.speedup - 1) <= noise else "[green]" if c.speedup > 1 else "[red]"
         floor = f"{new['floor_us'] / new['emmy_us']:.2f}" if new.get("emmy_us") else ""
-        schedule = new.get("row", "") if c.old is None or c.old.get("row") == new.get("row") else f"{c.old.get('row', '')} → {new.get('row', '')}"
-        shown.add_row(c.case, c.dtype, _time(c.old), _time(c.new), f"{colour}{speedup}", floor, f"{new['ratio']:.2f}" if new.get("ratio") else "", schedule)
+        ratio = f"{new['ratio']:.2f}" if new.get("ratio") else ""
+        schedules = dict.fromkeys(row["row"] for row in (c.old, c.new) if row and row.get("row"))
+        shown.add_row(c.case, c.dtype, _time(c.old), _time(c.new), f"{colour}{speedup}", floor, ratio, " → ".join(schedules))
     return shown
 
 
@@ -78,7 +79,8 @@ def main(
     before, after = read(old), read(new)
     console = Console()
     for name, result in (("old", before), ("new", after)):
-        console.print(f"{name}: {result.get('gpu')}, torch {result.get('torch')}, commit {result.get('commit')}, {result.get('date')}, copy {result.get('copy_TBs')} TB/s")
+        facts = ("gpu", "torch", "commit", "date", "copy_TBs")
+        console.print(f"{name}: " + ", ".join(f"{fact} {result[fact]}" for fact in facts if fact in result))
     compared = list(changes(before, after))
     console.print(table(compared, noise))
     slower = [c for c in compared if c.broke or (c.speedup is not None and c.speedup < 1 - noise)]

@@ -36,8 +36,8 @@ def module(program: torch_ir.Program, weights: Mapping[str, torch.Tensor], devic
         elif isinstance(node, torch_ir.Call):
             function = resolve(node.op)
             kwargs = {name: argument(x) for name, x in node.kwargs}
-            if isinstance(function, torch._ops.OpOverload) and not node.operands and any(a.name == "device" for a in function._schema.arguments):
-                kwargs["device"] = device
+            if not node.operands and any(a.name == "device" for a in function._schema.arguments):
+                kwargs["device"] = device  # a factory
             made[node] = graph.call_function(function, tuple(argument(x) for x in node.args), kwargs)
     graph.output(tuple(made[x] for x in program.outputs))
     return fx.GraphModule(root, graph).eval()

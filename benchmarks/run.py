@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.measure import Row, label, machine, measure
+from benchmarks.measure import Row, label, machine, measure, synchronize
 from benchmarks.worker import Worker
 from emmy.errors import EmmyError
 from emmy.runtime.timing import Rates
@@ -23,23 +24,17 @@ from emmy.runtime.timing import Rates
 CONSOLE = Console()
 
 
-def synchronize() -> None:
-    """Raises if this process's CUDA context is broken; also gives memory back."""
-    import torch
-
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-
-
 def commit() -> str:
     """The commit of the checkout, or "unknown" outside one."""
     try:
-        return subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
+        command = ["git", "rev-parse", "--short=12", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
-def measure_all(paths: list[Path], worker: Worker, rates: Rates, compile_mode: str | None, repeats: int, time_budget: float, timeout: float) -> Any:
+def measure_all(paths: list[Path], worker: Worker, rates: Rates, compile_mode: str | None, repeats: int, time_budget: float,
+                timeout: float) -> Iterator[Row]:
     """A row for each bundle, as it is measured.  Past half the time budget (seconds) torch.compile is left out, past all of it the rest."""
     started = time.monotonic()
     for path in paths:
@@ -81,11 +76,12 @@ def main(
     """Check every bundle against float64, then time it beside eager and torch.compile; exit 1 if any failed."""
     paths = sorted(p for p in bundles.glob("*.emmy") if re.search(only, p.stem))
     if not paths:
-        raise typer.BadParameter(f"no bundle in {bundles} matches {only!r}; build some with python -m benchmarks.build", param_hint="--bundles")
+        raise typer.BadParameter(f"no bundle in {bundles} matches {only!r}: see python -m benchmarks.build", param_hint="--bundles")
     mode = {"off": None, "max-autotune": "max-autotune-no-cudagraphs"}.get(compile_mode, compile_mode)  # the harness captures graphs itself
     worker = Worker(synchronize)
     try:
-        result: Row = {**worker.call(machine, timeout=timeout), "commit": commit(), "date": datetime.date.today().isoformat(), "compile_mode": compile_mode, "rows": []}
+        date = datetime.date.today().isoformat()
+        result: Row = {**worker.call(machine, timeout=timeout), "commit": commit(), "date": date, "compile_mode": compile_mode, "rows": []}
         rates = Rates(*(result[name] for name in Rates._fields))
         output.parent.mkdir(parents=True, exist_ok=True)
         for row in track(measure_all(paths, worker, rates, mode, repeats, time_budget, timeout), "measuring", len(paths), console=CONSOLE):

@@ -27,7 +27,7 @@ class Worker:
         if self._process is None:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._healthy), daemon=True)
+            self._process = context.Process(target=_serve, args=(theirs, self._healthy))
             self._process.start()
             theirs.close()
         try:
@@ -60,6 +60,7 @@ def _serve(pipe: Connection, healthy: Callable[[], object]) -> None:
             function, arguments = pipe.recv()
         except EOFError:
             return
+        answer: tuple[Any, str | None, bool]  # what it returned, what it raised, whether the process is fit for more
         try:
             answer = (function(*arguments), None, True)
         except Exception as error:

@@ -12,7 +12,8 @@ PROGRAMS = {
     "(x*x)+(x*x)": "x = torch.randn({0}, {1}, {dtype}); (x * x) + (x * x)",
     "x+x+y": "x, y = torch.randn({0}, {1}, {dtype}), torch.randn({0}, {1}, {dtype}); x + x + y",
     "y+(x+x)": "x, y = torch.randn({0}, {1}, {dtype}), torch.randn({0}, {1}, {dtype}); y + (x + x)",
-    "bias+gelu+residual": "x, b, r = torch.randn({0}, {1}, {dtype}), torch.randn({1}, {dtype}), torch.randn({0}, {1}, {dtype}); F.gelu(x + b) + r",
+    "bias+gelu+residual": "x, b, r = torch.randn({0}, {1}, {dtype}), torch.randn({1}, {dtype}), torch.randn({0}, {1}, {dtype}); "
+                          "F.gelu(x + b) + r",
     "transpose+add": "x, y = torch.randn({1}, {0}, {dtype}), torch.randn({0}, {1}, {dtype}); x.t() + y",
     "rmsnorm": "x = torch.randn({0}, {1}, {dtype}); nn.RMSNorm({1}, {dtype})(x)",
     "layernorm": "x = torch.randn({0}, {1}, {dtype}); nn.LayerNorm({1}, {dtype})(x)",
@@ -22,7 +23,8 @@ PROGRAMS = {
     "linear+bias": "x = torch.randn({0}, {2}, {dtype}); nn.Linear({2}, {1}, {dtype})(x)",
     "rmsnorm+linear": "x = torch.randn({0}, {2}, {dtype}); nn.Linear({2}, {1}, bias=False, {dtype})(nn.RMSNorm({2}, {dtype})(x))",
     "(ab)c": "a, b, c = torch.randn({0}, {1}, {dtype}), torch.randn({1}, {2}, {dtype}), torch.randn({2}, {3}, {dtype}); (a @ b) @ c",
-    "attention": "q, k, v = (torch.randn({0}, {1}, {2}, {3}, {dtype}), torch.randn({0}, {1}, {2}, {3}, {dtype}), torch.randn({0}, {1}, {2}, {3}, {dtype})); "
+    "attention": "q = torch.randn({0}, {1}, {2}, {3}, {dtype}); k = torch.randn({0}, {1}, {2}, {3}, {dtype}); "
+                 "v = torch.randn({0}, {1}, {2}, {3}, {dtype}); "
                  "F.softmax(q @ k.transpose(-2, -1) * {3} ** -0.5, dim=-1) @ v",
 }
 

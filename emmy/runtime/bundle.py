@@ -14,6 +14,7 @@ so yields the same tensors anywhere; the float64 reference is then computed wher
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -37,6 +38,17 @@ ARRAY_LIMIT = 8 << 20  # bytes of arrays above which a bundle with a recipe stor
 GROUPS = ("weights", "inputs", "references")
 Arrays = dict[str, Any]
 Reports = dict[str, dict[str, dict[str, int]]]
+
+
+class Example(NamedTuple):
+    """A call to run and what it should give: torch tensors by buffer name, `references` in float64, constants among the `weights`.
+
+    `program` is the Torch IR program where a recipe was captured anew, else None."""
+
+    inputs: Arrays
+    weights: Arrays
+    references: Arrays
+    program: Any
 
 
 class RunResult(NamedTuple):
@@ -67,18 +79,20 @@ class Bundle:
     recipe: str | None
     meta: dict[str, Any]
 
-    def tensors(self, device: Any) -> tuple[Arrays, Arrays, Arrays]:
-        """Inputs, weights (with constants) and float64 references as torch tensors on `device`."""
+    def example(self, device: Any) -> Example:
+        """The example call on `device`."""
         if self.recipe is None:
-            groups = (self.inputs, self.weights, self.references)
-            return tuple({n: to_torch(x, element_of(x), device) for n, x in group.items()} for group in groups)  # type: ignore[return-value]
+            inputs, weights, references = ({n: to_torch(x, element_of(x), device) for n, x in group.items()}
+                                           for group in (self.inputs, self.weights, self.references))
+            return Example(inputs, weights, references, None)
         from emmy.capture.snippet import capture_snippet
         from emmy.evaluate.reference import evaluate_torch
 
         captured = capture_snippet(self.recipe)
         inputs = {n: x.detach().to(device) for n, x in captured.inputs.items()}
         weights = {n: x.detach().to(device) for n, x in (captured.weights | captured.constants).items()}
-        return inputs, weights, dict(zip(self.plan.outputs, evaluate_torch(captured.program, inputs | weights, float64=True), strict=True))
+        results = evaluate_torch(captured.program, inputs | weights, float64=True)
+        return Example(inputs, weights, dict(zip(self.plan.outputs, results, strict=True)), captured.program)
 
     def executable(self, weights: Mapping[str, Any], device: Any = "cuda") -> Any:
         """An `Executable` of the plan on a GPU; EmmyError if the bundle has no code for that GPU."""
@@ -95,14 +109,15 @@ class Bundle:
         from emmy.runtime.timing import call_us, device_us
 
         device = cuda_device(device)
-        inputs, weights, references = self.tensors(device)
-        run = self.executable(weights, device)
-        outputs, errors = check(run, tuple(inputs[n] for n in self.plan.inputs), references)
+        example = self.example(device)
+        run = self.executable(example.weights, device)
+        arguments = tuple(example.inputs[n] for n in self.plan.inputs)
+        outputs, errors = check(run, arguments, example.references)
         correct = all(e.within(tolerance(self.plan.buffer(n).element)) for n, e in errors.items())
-        arguments = tuple(inputs[n] for n in self.plan.inputs)
         timed = correct and repeats > 0
-        return RunResult(outputs, errors, correct, self.plan.launches,
-                         device_us(lambda: run(*arguments), repeats=repeats) if timed else None, call_us(lambda: run(*arguments)) if timed else None)
+        call = functools.partial(run, *arguments)
+        times = (device_us(call, repeats=repeats), call_us(call)) if timed else (None, None)
+        return RunResult(outputs, errors, correct, self.plan.launches, *times)
 
 
 def check(run: Any, arguments: tuple[Any, ...], references: Mapping[str, Any]) -> tuple[Arrays, dict[str, Error]]:
@@ -119,10 +134,14 @@ def pick(targets: Mapping[str, Any], capability: tuple[int, int]) -> str:
         digits = target.removeprefix("sm_").rstrip("af")
         return int(digits[:-1]), int(digits[-1]), target.endswith("a")
 
-    able = [t for t in targets if version(t)[:2] == capability or (version(t)[0] == capability[0] and version(t)[1] < capability[1] and not version(t)[2])]
+    def runs(major: int, minor: int, own: bool) -> bool:
+        return (major, minor) == capability or (major == capability[0] and minor < capability[1] and not own)
+
+    able = [t for t in targets if runs(*version(t))]
     if not able:
-        raise EmmyError(f"the bundle has code for {', '.join(sorted(targets)) or 'no GPU'}, and this GPU is sm_{capability[0]}{capability[1]}",
-                        f"Build it with --target sm_{capability[0]}{capability[1]}{'a' if capability[0] == 9 else ''}, or run it on such a GPU.")
+        name = f"sm_{capability[0]}{capability[1]}"
+        raise EmmyError(f"the bundle has code for {', '.join(sorted(targets)) or 'no GPU'}, and this GPU is {name}",
+                        f"Build the program for {name}, or run the bundle on a GPU that it was built for.")
     return max(able, key=version)
 
 
@@ -142,16 +161,16 @@ def save(path: str | os.PathLike[str], plan: Plan, cubins: Mapping[str, bytes], 
         if missing := [f"{n!r} among {g}" for g in GROUPS for n in required[g] if n not in groups[g]]:
             raise EmmyError(f"bundle of {plan.name} lacks {', '.join(missing)}", "Give every array, or a recipe.")
         data = {"kind": "arrays"}
-    files = {f"cubins/{target}.cubin": cubin for target, cubin in cubins.items()} | {"source.cu": plan.source.encode()}
+    files = {"source.cu": plan.source.encode(), **{f"cubins/{target}.cubin": cubin for target, cubin in cubins.items()}}
     index: dict[str, dict[str, dict[str, str]]] = {g: {} for g in groups}
     for g, group in groups.items():
         for k, (name, array) in enumerate(group.items()):
             index[g][name] = {"file": f"arrays/{g}/{k}.npy", "dtype": element_of(array).name}
             files[index[g][name]["file"]] = _npy(array)
-    flat = {t: {k: dataclasses.asdict(r) if dataclasses.is_dataclass(r) and not isinstance(r, type) else dict(r) for k, r in of.items()}
-            for t, of in (reports or {}).items()}
-    manifest = {"format": FORMAT, "plan": plan.fields() | {"source": ""}, "targets": list(cubins), "reports": flat, "meta": dict(meta or {}),
-                "data": data | {"arrays": index}}
+    counts = {target: {kernel: dict(r) if isinstance(r, Mapping) else dataclasses.asdict(r) for kernel, r in of.items()}
+              for target, of in (reports or {}).items()}
+    manifest = {"format": FORMAT, "plan": plan.fields() | {"source": ""}, "targets": list(cubins), "reports": counts,
+                "meta": dict(meta or {}), "data": data | {"arrays": index}}
     path = Path(path)
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
         try:
@@ -171,7 +190,8 @@ def load(path: str | os.PathLike[str]) -> Bundle:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read("manifest.json"))
             if manifest["format"] > FORMAT:
-                raise EmmyError(f"{path} has bundle format {manifest['format']}, and this version reads up to {FORMAT}", "Upgrade emmy, or build the bundle again.")
+                raise EmmyError(f"{path} has bundle format {manifest['format']}, and this version reads up to {FORMAT}",
+                                "Upgrade emmy, or build the bundle again.")
             plan = Plan.from_fields(manifest["plan"] | {"source": archive.read("source.cu").decode()})
             cubins = {t: archive.read(f"cubins/{t}.cubin") for t in manifest["targets"]}
             index = manifest["data"]["arrays"]

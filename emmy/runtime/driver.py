@@ -128,4 +128,5 @@ def load_driver(cubin: bytes, device: int) -> Driver:
             return kind(cubin, device)
         except ImportError:
             continue
-    raise EmmyError("launching kernels needs cuda-bindings or CuPy, and neither is installed", 'Install them: pip install "emmy-egraph[cuda]".')
+    raise EmmyError("launching kernels needs cuda-bindings or CuPy, and neither is installed",
+                    'Install them: pip install "emmy-egraph[cuda]".')

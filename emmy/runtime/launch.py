@@ -34,7 +34,8 @@ def cuda_device(device: Any = "cuda") -> Any:
     if found.type != "cuda":
         raise EmmyError(f"device {device!r} is not a CUDA GPU, and compiled kernels run on no other", "Choose 'cuda' or 'cuda:N'.")
     if not torch.cuda.is_available() or (found.index or 0) >= torch.cuda.device_count():
-        raise EmmyError(f"torch finds no GPU {device!r} on this machine", "Run where there is one; without a GPU, a program runs on the device 'numpy'.")
+        raise EmmyError(f"torch finds no GPU {device!r} on this machine",
+                        "Run where there is one; without a GPU, a program runs on the device 'numpy'.")
     return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
 
 
@@ -78,17 +79,20 @@ class Executable:
             shared[x.kernel] = max(x.shared_bytes, shared.get(x.kernel, 0))
         with driver:
             functions = {name: driver.function(name, n) for name, n in shared.items()}
-        self._launches = tuple((functions[x.kernel], x.grid, x.block, x.shared_bytes, Pointers(self._table, tuple(place[a] for a in x.arguments)))
-                               for x in plan.launches)
+        self._launches = tuple(
+            (functions[x.kernel], x.grid, x.block, x.shared_bytes, Pointers(self._table, tuple(place[a] for a in x.arguments)))
+            for x in plan.launches)
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
         return Slot(place, buffer, self._torch.Size(buffer.shape), getattr(self._torch, buffer.element.torch_name))
 
     def _weight(self, buffer: Buffer, weights: Mapping[str, Any]) -> Any:
         if buffer.name not in weights:
-            raise EmmyError(f"{self.plan.name} needs the {buffer.role} {buffer.name!r}, which was not given", f"Pass it; given: {', '.join(weights) or 'none'}.")
+            raise EmmyError(f"{self.plan.name} needs the {buffer.role} {buffer.name!r}, which was not given",
+                            f"Pass it; given: {', '.join(weights) or 'none'}.")
         if (shape := tuple(weights[buffer.name].shape)) != buffer.shape:
-            raise EmmyError(f"{buffer.role} {buffer.name!r} has shape {shape}, but {self.plan.name} was compiled for {buffer.shape}", "Compile for the new shape.")
+            raise EmmyError(f"{buffer.role} {buffer.name!r} has shape {shape}, but {buffer.shape} was compiled for",
+                            "Compile for the new shape.")
         tensor = to_torch(weights[buffer.name], buffer.element, self.device)
         return tensor.clone() if tensor.data_ptr() % VECTOR else tensor
 
@@ -97,15 +101,18 @@ class Executable:
 
         EmmyError unless each tensor is on the device with the shape and type compiled for; one that is not contiguous is copied."""
         if len(tensors) != len(self._inputs):
-            raise EmmyError(f"{self.plan.name} takes {len(self._inputs)} tensors ({', '.join(self.plan.inputs)}), not {len(tensors)}", "Pass one for each input.")
+            raise EmmyError(f"{self.plan.name} takes {len(self._inputs)} tensors ({', '.join(self.plan.inputs)}), not {len(tensors)}",
+                            "Pass one for each input.")
         if out is not None and len(out) != len(self._outputs):
-            raise EmmyError(f"{self.plan.name} has {len(self._outputs)} outputs, but out= has {len(out)} tensors", "Pass one for each output.")
+            raise EmmyError(f"{self.plan.name} has {len(self._outputs)} outputs, but out= has {len(out)} tensors",
+                            "Pass one for each output.")
         given = [accept(x, slot, self.device) for x, slot in zip(tensors, self._inputs, strict=True)]
         empty, device, table = self._torch.empty, self.device, self._table
         results = [empty(s.shape, dtype=s.dtype, device=device) for s in self._outputs] if out is None else list(out)
         for x, slot in zip(results, self._outputs if out is not None else (), strict=False):
             if accept(x, slot, device) is not x:
-                raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes", "Pass a tensor from torch.empty.")
+                raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
+                                "Pass a tensor from torch.empty.")
         with self._lock, self._driver as driver:
             stream, launch = driver.stream(), driver.launch
             for x, slot in zip(given, self._inputs, strict=True):
@@ -120,7 +127,8 @@ class Executable:
         """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike."""
         self._arena.fill_(255)
         torch, device = self._torch, self.device
-        return tuple(torch.full(s.shape, float("nan") if s.dtype.is_floating_point else -1, dtype=s.dtype, device=device) for s in self._outputs)
+        fill = [float("nan") if s.dtype.is_floating_point else -1 for s in self._outputs]
+        return tuple(torch.full(s.shape, v, dtype=s.dtype, device=device) for s, v in zip(self._outputs, fill, strict=True))
 
 
 def accept(x: Any, slot: Slot, device: Any) -> Any:
@@ -131,9 +139,11 @@ def accept(x: Any, slot: Slot, device: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         raise EmmyError(f"argument {name!r} is a {type(x).__name__}", f"Pass a torch tensor on {device}.")
     if x.dtype is not slot.dtype:
-        raise EmmyError(f"argument {name!r} has type {x.dtype}, but {slot.dtype} was compiled for", f"Convert it with .to({slot.dtype}), or compile for {x.dtype}.")
+        raise EmmyError(f"argument {name!r} has type {x.dtype}, but {slot.dtype} was compiled for",
+                        f"Convert it with .to({slot.dtype}), or compile for {x.dtype}.")
     if x.shape != slot.shape:
-        raise EmmyError(f"argument {name!r} has shape {tuple(x.shape)}, but {tuple(slot.shape)} was compiled for", "Compile for the new shape.")
+        raise EmmyError(f"argument {name!r} has shape {tuple(x.shape)}, but {tuple(slot.shape)} was compiled for",
+                        "Compile for the new shape.")
     if x.device != device:
         raise EmmyError(f"argument {name!r} is on {x.device}, but the program is on {device}", f"Move it with .to({str(device)!r}).")
     return x if x.is_contiguous() and x.data_ptr() % VECTOR == 0 else x.clone(memory_format=torch.contiguous_format)

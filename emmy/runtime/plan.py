@@ -84,7 +84,8 @@ class Plan:
 
     def fields(self) -> dict[str, Any]:
         """The plan as JSON values."""
-        return vars(self) | {"buffers": [vars(b) | {"element": b.element.name} for b in self.buffers], "launches": [dict(vars(x)) for x in self.launches]}
+        buffers = [vars(b) | {"element": b.element.name} for b in self.buffers]
+        return vars(self) | {"buffers": buffers, "launches": [dict(vars(x)) for x in self.launches]}
 
     @staticmethod
     def from_fields(fields: Any) -> Plan:
@@ -110,7 +111,7 @@ class Plan:
 
 
 def verify(plan: Plan) -> None:
-    """IRError unless every name a launch, an input or an output uses is a buffer of the right role, and every launch is one CUDA accepts."""
+    """IRError unless all names that launches, inputs and outputs use are buffers of the right role, and CUDA accepts every launch."""
     roles = {b.name: b.role for b in plan.buffers}
     if len(roles) != len(plan.buffers):
         raise IRError(f"plan {plan.name}: two buffers have one name")

@@ -49,7 +49,8 @@ def device_times(candidates: Mapping[str, Run], *, repeats: int = 7) -> dict[str
         try:
             graphs[name] = (_graph([flush, run] * inner), baselines[inner], inner)
         except RuntimeError as error:
-            raise EmmyError(f"{name} cannot be captured in a CUDA graph: {error}", "Time only work that neither synchronizes nor copies to the host.") from error
+            raise EmmyError(f"{name} cannot be captured in a CUDA graph: {error}",
+                            "Time only work that neither synchronizes nor copies to the host.") from error
     turns: dict[str, list[float]] = {name: [] for name in graphs}
     for turn in range(repeats):
         order = list(graphs)
@@ -77,7 +78,7 @@ def call_us(run: Run, *, calls: int = 200) -> float:
 
 
 class Rates(NamedTuple):
-    """What this GPU does, measured: a copy's traffic (bytes read and written) in TB/s, fp32 fused multiply-adds and bf16 matrix products in TFLOP/s."""
+    """What this GPU does, measured: a copy's traffic (bytes read and written), fp32 fused multiply-adds, bf16 matrix products."""
 
     copy_TBs: float
     fp32_TFLOPs: float
@@ -121,7 +122,8 @@ def _fma_tflops() -> float:
     try:
         import cupy
     except ImportError as error:
-        raise EmmyError("measuring the fp32 rate needs CuPy, which is not installed", 'Install it: pip install "emmy-egraph[cuda]".') from error
+        raise EmmyError("measuring the fp32 rate needs CuPy, which is not installed",
+                        'Install it: pip install "emmy-egraph[cuda]".') from error
     import torch
 
     kernel = cupy.RawKernel(_FMA, "multiply_add")

@@ -14,7 +14,6 @@ import torch
 from emmy.errors import EmmyError
 from emmy.ir.dtype import DTYPES, bf16, f32
 from emmy.runtime import bundle
-
 from tests.runtime.programs import two_kernels
 
 REPORTS = {"sm_90a": {"add": {"registers": 12, "shared_bytes": 0, "spill_bytes": 0, "stack_bytes": 0}}}
@@ -57,7 +56,7 @@ def test_torch_tensors_and_report_objects(tmp_path):
     tensors["inputs"]["x"] = tensors["inputs"]["x"].bfloat16()
     loaded = bundle.load(written(tmp_path / "k.emmy", reports={"sm_90a": {"add": Report(9)._asdict()}}, **tensors))
     assert loaded.inputs["x"].dtype == bf16.numpy and loaded.reports == {"sm_90a": {"add": {"registers": 9}}}
-    inputs, weights, references = loaded.tensors("cpu")
+    inputs, weights, references, _ = loaded.example("cpu")
     assert torch.equal(inputs["x"], tensors["inputs"]["x"]) and torch.equal(weights["w"], tensors["weights"]["w"])
     assert references["y"].dtype is torch.float64
 
@@ -69,6 +68,15 @@ def test_the_recipe_stands_in_for_large_or_absent_arrays(tmp_path, monkeypatch):
     for changes in ({}, {"inputs": {}, "weights": {}, "references": {}}):
         loaded = bundle.load(written(tmp_path / "large.emmy", recipe=snippet, **changes))
         assert loaded.recipe == snippet and not (loaded.inputs or loaded.weights or loaded.references)
+
+
+def test_a_recipe_gives_the_example_anew(tmp_path):
+    snippet = "x = torch.randn(3, 5); w = nn.Parameter(torch.ones(3, 5)); t = x + w; y = t * t; (y, t, y)"
+    path = written(tmp_path / "k.emmy", recipe=snippet, inputs={}, weights={}, references={})
+    inputs, weights, references, program = bundle.load(path).example("cpu")
+    t = inputs["x"].double() + weights["w"].double()
+    assert torch.equal(references["z"], t) and torch.equal(references["y"], t * t) and program is not None
+    assert torch.equal(bundle.load(path).example("cpu").inputs["x"], inputs["x"])
 
 
 def test_arrays_must_be_complete(tmp_path):
@@ -96,7 +104,8 @@ def test_newer_formats_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("change", [lambda m: m.clear(), lambda m: m["targets"].append("sm_70"), lambda m: m["plan"].pop("launches"),
-                                    lambda m: m["plan"]["buffers"].clear(), lambda m: m["data"]["arrays"]["inputs"]["x"].update(dtype="f99")])
+                                    lambda m: m["plan"]["buffers"].clear(),
+                                    lambda m: m["data"]["arrays"]["inputs"]["x"].update(dtype="f99")])
 def test_damaged_manifests(tmp_path, change):
     path = written(tmp_path / "k.emmy")
     rewritten(path, change)
@@ -136,7 +145,8 @@ def test_code_for_a_gpu(targets, capability, chosen):
     assert bundle.pick(dict.fromkeys(targets), capability) == chosen
 
 
-@pytest.mark.parametrize(("targets", "capability"), [(("sm_90a",), (8, 0)), (("sm_89",), (8, 6)), (("sm_80",), (9, 0)), (("sm_90a",), (9, 1)), ((), (9, 0))])
+@pytest.mark.parametrize(("targets", "capability"), [
+    (("sm_90a",), (8, 0)), (("sm_89",), (8, 6)), (("sm_80",), (9, 0)), (("sm_90a",), (9, 1)), ((), (9, 0))])
 def test_no_code_for_a_gpu(targets, capability):
     with pytest.raises(EmmyError, match=f"{', '.join(targets) or 'no GPU'}.*sm_{capability[0]}{capability[1]}"):
         bundle.pick(dict.fromkeys(targets), capability)

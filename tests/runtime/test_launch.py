@@ -13,7 +13,6 @@ from emmy.errors import EmmyError
 from emmy.ir.dtype import bf16
 from emmy.runtime.driver import load_driver
 from emmy.runtime.launch import Executable, cuda_device
-
 from tests.runtime.programs import two_kernels
 
 HOST = torch.device("cpu")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from emmy.ir.dtype import DTYPES, f32
 from emmy.ir.node import IRError
 from emmy.runtime.plan import ALIGNMENT, Buffer, Launch, Plan, workspace_offsets
-
 from tests.runtime.programs import two_kernels
 
 
