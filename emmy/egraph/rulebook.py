@@ -46,6 +46,34 @@ def rule_files(ir: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{ir}/{idea}.egg", (rules_folder() / ir / f"{idea}.egg").read_text()) for idea in ORDER[ir])
 
 
+def hardware_rules(target: str) -> tuple[str, str]:
+    """The rule file of a target's facts; EmmyError for an unknown target."""
+    name = target.rstrip("a")
+    path = rules_folder() / "hardware" / f"{name}.egg"
+    if target not in targets():
+        raise EmmyError(f"unknown target {target!r}", f"the targets are {', '.join(targets())}")
+    return f"hardware/{name}.egg", path.read_text()
+
+
+@functools.cache
+def targets() -> tuple[str, ...]:
+    """The targets that `rules/hardware` describes, as nvcc spells them."""
+    known = sorted((p.stem for p in (rules_folder() / "hardware").glob("sm_*.egg")), key=lambda s: int(s[3:]))
+    return tuple("sm_90a" if t == "sm_90" else t for t in known)
+
+
+def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]:
+    """Rule files of the user's, by the IR whose rules they extend: that of the folder they lie in, "loop" or "tile", or "loop".
+
+    EmmyError if a path is no file."""
+    found: dict[str, list[tuple[str, str]]] = {"loop": [], "tile": []}
+    for path in map(Path, paths):
+        if not path.is_file():
+            raise EmmyError(f"there is no rule file {path}", "give the path of a .egg file")
+        found["tile" if path.parent.name == "tile" else "loop"].append((str(path), path.read_text()))
+    return found
+
+
 @functools.cache
 def bindings() -> Any:
     """egglog's extension module, loaded without the Python package around it (which costs up to a second)."""

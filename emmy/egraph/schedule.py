@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from emmy.egraph.rulebook import EGraph, math_classes, rules_folder
+from emmy.egraph.rulebook import EGraph, hardware_rules, math_classes
 from emmy.errors import EmmyError
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
@@ -36,16 +36,6 @@ def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = 
     if not legal:
         raise EmmyError(f"no legal row of kernel {kernel.name} has {pins!r}", why_not(read, wanted, rows))
     return tuple(legal)
-
-
-def hardware_rules(target: str) -> tuple[str, str]:
-    """The rule file of a target's facts; EmmyError for an unknown target."""
-    name = target.rstrip("a")
-    path = rules_folder() / "hardware" / f"{name}.egg"
-    if not re.fullmatch(r"sm_\d+a?", target) or not path.is_file():
-        known = sorted(p.stem for p in (rules_folder() / "hardware").glob("sm_*.egg"))
-        raise EmmyError(f"unknown target {target!r}", f"the targets are {', '.join('sm_90a' if k == 'sm_90' else k for k in known)}")
-    return f"hardware/{name}.egg", path.read_text()
 
 
 def options(pins: tile.Row) -> list[str]:

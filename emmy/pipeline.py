@@ -1,0 +1,146 @@
+"""The compiler on a page: a captured program through its IRs, one line a stage, each computed when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emmy.egraph import rulebook
+from emmy.egraph.saturate import saturate
+from emmy.egraph.terms import Region
+from emmy.errors import EmmyError
+from emmy.ir import kernel_ir, kernel_text, loop_ir, loop_text, tensor_ir, tensor_text, tile_ir, tile_text, torch_ir
+from emmy.lower import kernel_to_cuda, tensor_to_loop, tile_to_kernel, torch_to_tensor
+from emmy.runtime.plan import Plan
+from emmy.tune.choose import Choice, choose
+
+if TYPE_CHECKING:
+    from emmy.capture.export import Captured
+
+STAGES = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
+
+
+class Program:
+    """A compiled program.  Call it with tensors like the function it was captured from; `ir(stage)` prints a stage, `kernels` and `cuda`
+    are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU."""
+
+    def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = ""):
+        self.captured, self.target, self.math, self.pins = captured, target, math, pins
+        self.rules = rulebook.extra_rules(rules)
+        rulebook.math_classes(math)
+        rulebook.hardware_rules(target)
+
+    @cached_property
+    def torch(self) -> torch_ir.Program:
+        return self.captured.program
+
+    @cached_property
+    def tensor(self) -> tensor_ir.Program:
+        return torch_to_tensor.lower(self.torch)
+
+    @cached_property
+    def loop(self) -> loop_ir.Program:
+        return tensor_to_loop.lower(self.tensor)
+
+    @cached_property
+    def region(self) -> Region:
+        return saturate(self.loop, self.math, self.rules["loop"])
+
+    @cached_property
+    def choice(self) -> Choice:
+        return choose(self.region, self.target, self.math, self.pins, self.rules["tile"])
+
+    @cached_property
+    def tile(self) -> tile_ir.Program:
+        return self.choice.program
+
+    @cached_property
+    def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
+        return tuple(map(tile_to_kernel.lower, self.tile.kernels))
+
+    @cached_property
+    def cuda(self) -> str:
+        return kernel_to_cuda.emit_module(self.kernels)
+
+    @cached_property
+    def plan(self) -> Plan:
+        from emmy.runtime.assemble import assemble
+
+        return assemble(self)
+
+    @property
+    def stages(self) -> dict[str, Callable[[], str]]:
+        """How each stage prints."""
+        return {"torch": lambda: torch_ir.print_program(self.torch), "tensor": lambda: tensor_text.print_program(self.tensor),
+                "loop": lambda: loop_text.print_program(self.loop), "tile": lambda: tile_text.print_program(self.tile),
+                "kernel": lambda: "\n".join(map(kernel_text.show, self.kernels)), "cuda": lambda: self.cuda}
+
+    def ir(self, stage: str) -> str:
+        """The text of a stage: torch, tensor, loop, tile, kernel or cuda."""
+        if stage not in STAGES:
+            raise EmmyError(f"unknown stage {stage!r}", f"the stages are {', '.join(STAGES)}")
+        return self.stages[stage]()
+
+    def __call__(self, *tensors: Any) -> Any:
+        """The results, one tensor or a tuple as the captured function returns them."""
+        from emmy.runtime.execute import execute
+
+        return execute(self, tensors)
+
+
+def compile(fn: Callable[..., Any], *example_inputs: Any, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (),
+            pins: str = "") -> Program:
+    """Capture `fn` (a function or module) on example tensors and compile it.
+
+    `target`: "sm_90a", "sm_80", "sm_89" or "sm_120".  `math`: "exact" (rules that keep every bit) or "fast" (equal over the reals).
+    `rules`: further rule files (paths), loaded after the house's.  `pins`: fields of the schedule row to fix, as "WORK=t256,TILE=v4".
+    EmmyError for what cannot be captured or compiled.
+    """
+    from emmy.capture.export import capture
+
+    return Program(capture(fn, example_inputs), target, math, rules, pins)
+
+
+def compile_snippet(source: str, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (), pins: str = "") -> Program:
+    """Compile a snippet, as `emmy compile -c` does."""
+    from emmy.capture.snippet import capture_snippet
+
+    return Program(capture_snippet(source), target, math, rules, pins)
+
+
+def compile_captured(captured: Captured) -> Callable[..., tuple[Any, ...]]:
+    """The compiled form of a captured graph: takes its tensors, returns a tuple of tensors."""
+    program = Program(captured)
+    _ = program.tile    # compile now, so that an operator it does not cover is an error here
+
+    def run(*tensors: Any) -> tuple[Any, ...]:
+        out = program(*tensors)
+        return out if isinstance(out, tuple) else (out,)
+
+    return run
+
+
+def build_bundle(source: str, path: Path, target: str = "sm_90a", math: str = "fast", pins: str = "") -> Program:
+    """Compile a snippet to machine code for `target` and write a bundle that runs without Emmy's compiler or nvcc."""
+    program = compile_snippet(source, target, math, pins=pins)
+    write_bundle(program, path, [target], recipe=source)
+    return program
+
+
+def write_bundle(program: Program, path: Path, targets: Sequence[str], recipe: str | None = None) -> None:
+    """Write the bundle of a program: its machine code for `targets`, its tensors (or `recipe`, if large) and float64 references."""
+    from emmy.evaluate.reference import evaluate_torch
+    from emmy.runtime import bundle
+    from emmy.runtime.build import build
+
+    built = {target: build(program.plan.source, target) for target in targets}
+    captured = program.captured
+    small = sum(t.nbytes for t in captured.tensors.values()) <= bundle.ARRAY_LIMIT
+    references: dict[str, Any] = {}
+    if small or recipe is None:
+        references = dict(zip(program.plan.outputs, evaluate_torch(captured.program, captured.tensors, float64=True), strict=True))
+    bundle.save(path, program.plan, {t: b.cubin for t, b in built.items()}, reports={t: b.functions for t, b in built.items()},
+                weights={**captured.weights, **captured.constants}, inputs=captured.inputs, references=references, recipe=recipe,
+                meta={"case": recipe or program.plan.name})

@@ -1,0 +1,55 @@
+"""A compiled program as a launch plan."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from emmy.ir import tile_ir as tile
+from emmy.runtime.plan import Buffer, Launch, Plan, Role
+from emmy.tune.features import Census, operations
+
+if TYPE_CHECKING:
+    from emmy.pipeline import Program
+
+STATIC_SHARED = 48 << 10     # bytes of shared memory that need no opting in
+
+
+def assemble(program: Program) -> Plan:
+    """The plan: buffers, launches in order (none for an empty output), and the CUDA text."""
+    captured, choice = program.captured, program.choice
+    produced = {k.output.name: k for k in choice.program.kernels}
+    results = tuple(tensor for _, tensor in choice.program.outputs)
+    buffers: list[Buffer] = []
+    read = {i.name: i for i in program.tensor.inputs}
+    for role, group in (("input", captured.inputs), ("weight", captured.weights), ("constant", captured.constants)):
+        for name in group:
+            if name in read:
+                buffers.append(Buffer(name, read[name].element, read[name].dims, role))    # type: ignore[arg-type]
+            elif role == "input":
+                buffers.append(unread(name, program))
+    for name, kernel in produced.items():
+        kind: Role = "output" if name in results else "workspace"
+        buffers.append(Buffer(name, kernel.output.element, kernel.output.shape, kind))
+    launches = tuple(launch(k, kernel, program) for k, kernel in zip(program.kernels, choice.program.kernels, strict=True) if prod(kernel.output.shape))
+    name = "_".join(dict.fromkeys(choice.scheduled)) or "empty"
+    return Plan(name, tuple(buffers), launches, tuple(captured.inputs), results, program.cuda, program.target, program.math)
+
+
+def unread(name: str, program: Program) -> Buffer:
+    """The buffer of an argument that the program does not read."""
+    from emmy.capture.export import dtype_of
+
+    tensor = program.captured.inputs[name]
+    return Buffer(name, dtype_of(tensor.dtype, f"input {name}"), tuple(tensor.shape), "input")
+
+
+def launch(kernel: object, tiled: tile.Kernel, program: Program) -> Launch:
+    """The launch of one kernel, with what the model says of it."""
+    from emmy.ir.kernel_ir import Kernel
+
+    assert isinstance(kernel, Kernel) and tiled.schedule is not None
+    scheduled = program.choice.scheduled[tiled.name]
+    shared = sum(b.length * b.element.bytes for b in kernel.shared)
+    return Launch(kernel.name, tuple(b.name for b in kernel.parameters), kernel.grid, kernel.block, shared if shared > STATIC_SHARED else 0,
+                  scheduled.identity, str(tiled.schedule.row), int(Census(tiled).dram()), float(operations(tiled)), scheduled.seconds * 1e6)

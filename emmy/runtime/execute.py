@@ -1,0 +1,81 @@
+"""Calling a compiled program: on NumPy, in the simulator, or on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from emmy.errors import EmmyError
+from emmy.runtime.arrays import to_numpy, to_torch
+
+if TYPE_CHECKING:
+    from emmy.pipeline import Program
+
+Arrays = dict[str, np.ndarray]
+DEVICES = ("numpy", "simulate", "cuda")
+
+
+def execute(program: Program, tensors: Sequence[Any]) -> Any:
+    """The program's results on the device its tensors are on, in the order and number the captured function returns them."""
+    plan = program.plan
+    if len(tensors) != len(plan.inputs):
+        raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}", "pass those it was compiled with")
+    if tensors and getattr(tensors[0], "is_cuda", False):
+        results = on_gpu(program)(*tensors)
+    else:
+        for name, x in zip(plan.inputs, tensors, strict=True):
+            check(plan.buffer(name), x)
+        arrays = on_numpy(program, arguments(program, tensors))
+        results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def check(buffer: Any, x: Any) -> None:
+    """EmmyError unless the tensor is what the program was compiled for."""
+    shape, dtype = tuple(x.shape), str(x.dtype).removeprefix("torch.")
+    if shape != buffer.shape or dtype != buffer.element.torch_name:
+        raise EmmyError(f"argument {buffer.name} is {dtype}{list(shape)}; the program was compiled for {buffer.element.torch_name}{list(buffer.shape)}",
+                        "compile again for this shape and dtype")
+
+
+def arguments(program: Program, tensors: Sequence[Any] | None = None) -> Arrays:
+    """The arrays a program reads: `tensors` (by default the captured examples), its weights and constants."""
+    captured = program.captured
+    given = dict(zip(captured.inputs, tensors, strict=True)) if tensors is not None else captured.inputs
+    return {name: to_numpy(x) for name, x in {**captured.weights, **captured.constants, **given}.items()}
+
+
+def on_numpy(program: Program, arrays: Arrays) -> Arrays:
+    """Every result by its tensor's name, by evaluating the Tile IR."""
+    from emmy.evaluate.tile import evaluate_tile
+
+    return dict(zip(program.plan.outputs, evaluate_tile(program.tile, arrays), strict=True))
+
+
+def on_simulator(program: Program, arrays: Arrays) -> Arrays:
+    """Every result by its tensor's name, by running each kernel in the simulator."""
+    from emmy.evaluate.simulate import simulate
+
+    memory = {name: x.reshape(-1).copy() for name, x in arrays.items()}
+    plan = program.plan
+    launched = {x.kernel for x in plan.launches}
+    for b in plan.of("output", "workspace"):
+        memory[b.name] = np.zeros(prod(b.shape), b.element.numpy)
+    for kernel in program.kernels:
+        if kernel.name in launched:
+            simulate(kernel, {p.name: memory[p.name] for p in kernel.parameters})
+    return {name: memory[name].reshape(plan.buffer(name).shape) for name in plan.outputs}
+
+
+def on_gpu(program: Program) -> Any:
+    """The program loaded on the current GPU; kept with the program for the next call."""
+    from emmy.runtime.build import build
+    from emmy.runtime.launch import Executable
+
+    if "executable" not in vars(program):
+        weights = {**program.captured.weights, **program.captured.constants}
+        vars(program)["executable"] = Executable(program.plan, build(program.plan.source, program.target).cubin, weights)
+    return vars(program)["executable"]

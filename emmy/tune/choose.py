@@ -1,0 +1,98 @@
+"""Which kernels, which bodies, which rows: partition priced by the rows that the tile rules admit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from emmy.egraph.canonical import digest, spell
+from emmy.egraph.problem import body, outline, problem
+from emmy.egraph.schedule import matches, schedules
+from emmy.egraph.terms import Region
+from emmy.errors import EmmyError
+from emmy.ir import tile_ir as tile
+from emmy.ir.loop_ir import Value
+from emmy.lower import loop_to_tile
+from emmy.tune.features import features
+from extract import cost, hardware, partition
+
+
+class Scheduled(NamedTuple):
+    """A kernel with its cheapest row: seconds predicted, and its identity without the row."""
+
+    kernel: tile.Kernel
+    seconds: float
+    identity: str
+
+
+class Choice(NamedTuple):
+    """The program chosen, with what was predicted for each of its kernels, by name."""
+
+    program: tile.Program
+    scheduled: dict[str, Scheduled]
+
+
+def choose(region: Region, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> Choice:
+    """The program of least predicted time on the GPU of `target`.  `pins` fixes row fields wherever a kernel has such a row; EmmyError if none has."""
+    gpu = hardware.for_target(target)
+    extra = tuple(extra)
+    outlined = outline(region)
+    tensors = outlined.tensors()
+    memo: dict[Value, Scheduled] = {}
+
+    def schedule(kernel: partition.Kernel) -> Scheduled:
+        value = body(outlined, kernel)
+        key = value
+        if key not in memo or memo[key].kernel.output is not tensors[kernel.writes]:
+            axes = outlined.kept[kernel.writes].axes
+            identity = identify(value, tensors[kernel.writes], axes, region.extents, tensors)
+            made = loop_to_tile.kernel(identity, value, tensors[kernel.writes], axes, region.extents, tensors)
+            memo[key] = best(made, identity, target, math, "", extra, gpu)
+        return memo[key]
+
+    problem_ = problem(outlined, gpu)
+    solution = partition.search(problem_, lambda k: schedule(k).seconds)
+    chosen = [schedule(k) for k in solution.kernels]
+    if pins:
+        chosen = pinned(chosen, pins, target, math, extra, gpu)
+    kernels: list[tile.Kernel] = []
+    scheduled: dict[str, Scheduled] = {}
+    for s in chosen:
+        assert s.kernel.schedule is not None
+        stem = f"{s.kernel.schedule.form}_{s.identity}"
+        name = stem if stem not in scheduled else f"{stem}_{len(scheduled)}"
+        named = s.kernel.replace(name=name)
+        kernels.append(named)
+        scheduled[name] = s._replace(kernel=named)
+    program = tile.Program(tuple(i.name for i in region.program.inputs), tuple(kernels), region.program.outputs)
+    return Choice(program, scheduled)
+
+
+def best(kernel: tile.Kernel, identity: str, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> Scheduled:
+    """The kernel with the row of least predicted time; ties go to the first spelling."""
+    legal = schedules(kernel, target, math, pins, extra)
+    priced = [(cost.seconds(features(kernel, s), gpu), k) for k, s in enumerate(legal)]
+    seconds, k = min(priced)
+    return Scheduled(kernel.replace(schedule=legal[k]), seconds, identity)
+
+
+def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> list[Scheduled]:
+    """The kernels with the pinned fields in each that has such a row.  EmmyError with the first kernel's reason if none has."""
+    wanted = tile.parse_row(pins)
+    out, problems = [], []
+    for s in chosen:
+        try:
+            out.append(best(s.kernel.replace(schedule=None), s.identity, target, math, pins, extra, gpu))
+        except EmmyError as error:
+            problems.append(error)
+            out.append(s)
+    if not any(s.kernel.schedule and matches(s.kernel.schedule.row, wanted) for s in out):
+        raise problems[0]
+    return out
+
+
+def identify(value: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int], tensors: dict[str, tile.Tensor]) -> str:
+    """A kernel's identity: the digest of its body up to names, and of its typed inputs and output."""
+    text, speller = spell(value, {a: k for k, a in enumerate(axes)}, extents)
+    inputs = [f"{short}:{tensors[name].element}{list(tensors[name].shape)}" for name, short in speller.tensors.items()]
+    return digest("\n".join([*inputs, f"{output.element}{list(output.shape)}", text]))
