@@ -66,6 +66,7 @@ def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) ->
     `compile_mode` is torch.compile's, or None to leave it out.  EmmyError where the numbers are wrong."""
     import torch
 
+    synchronize()
     bundle = load(path)
     plan, device = bundle.plan, cuda_device()
     example = bundle.example(device)
@@ -84,7 +85,7 @@ def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) ->
            "predicted_us": sum(x.predicted_us for x in plan.launches),
            "registers": max((r["registers"] for r in reports), default=None), "spill_bytes": sum(r["spill_bytes"] for r in reports)}
     with torch.no_grad():
-        alternatives, notes = _alternatives(bundle, example, snippet_of(path, bundle), compile_mode)
+        alternatives, notes = alternatives_to(bundle, example, snippet_of(path, bundle), device, compile_mode)
         candidates = {name: functools.partial(function, *arguments) for name, function in {"emmy": run, **alternatives}.items()}
         timings = device_times(candidates, repeats=repeats)
         row |= notes | {f"{n}_us": t.us for n, t in timings.items()}
@@ -98,7 +99,8 @@ def snippet_of(path: Path, bundle: Bundle) -> str | None:
     return bundle.recipe or (WORKLOADS[path.stem].snippet if path.stem in WORKLOADS else bundle.meta.get("snippet"))
 
 
-def _alternatives(bundle: Bundle, example: Example, snippet: str | None, compile_mode: str | None) -> tuple[dict[str, Any], Row]:
+def alternatives_to(bundle: Bundle, example: Example, snippet: str | None, device: Any,
+                    compile_mode: str | None) -> tuple[dict[str, Any], Row]:
     """Eager and torch.compile as callables of the plan's inputs, and what is to be noted about them."""
     import torch
 
@@ -109,7 +111,7 @@ def _alternatives(bundle: Bundle, example: Example, snippet: str | None, compile
         return {}, {"note": "no snippet to run by other means"}
     program, plan, notes = example.program or capture_snippet(snippet).program, bundle.plan, Row()
     order = [plan.inputs.index(x.target) for x in program.inputs if x.role == "input"]
-    graph = module(program, example.weights, cuda_device())
+    graph = module(program, example.weights, device)
     arguments = tuple(example.inputs[n] for n in plan.inputs)
 
     def positional(function: Any) -> Any:

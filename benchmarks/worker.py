@@ -64,8 +64,12 @@ def _serve(pipe: Connection, healthy: Callable[[], object]) -> None:
         try:
             answer = (function(*arguments), None, True)
         except Exception as error:
-            traceback.print_exc()
-            answer = (None, error.message if isinstance(error, EmmyError) else f"{type(error).__name__}: {error}", _is_healthy(healthy))
+            if isinstance(error, EmmyError):
+                message = error.message
+            else:
+                message = f"{type(error).__name__}: {error}"
+                traceback.print_exc()
+            answer = (None, message, _is_healthy(healthy))
         pipe.send(answer)
 
 

@@ -7,8 +7,8 @@ A bundle is a zip archive:
     cubins/<target>.cubin    its machine code, for one or more targets
     arrays/<group>/<n>.npy   weights (constants among them), example inputs, float64 references; bf16 as its bits in uint16
 
-Large programs store a recipe in place of arrays: the snippet they were captured from, which seeds torch's CPU generator and
-so yields the same tensors anywhere; the float64 reference is then computed where the bundle runs.
+Large programs store a recipe in place of arrays: the snippet they were captured from.  Where the bundle runs, the snippet makes
+its tensors anew from torch's seeded generator, on the device at once, and the float64 reference is computed from them there.
 """
 
 from __future__ import annotations
@@ -85,12 +85,15 @@ class Bundle:
             inputs, weights, references = ({n: to_torch(x, element_of(x), device) for n, x in group.items()}
                                            for group in (self.inputs, self.weights, self.references))
             return Example(inputs, weights, references, None)
+        import torch
+
         from emmy.capture.snippet import capture_snippet
         from emmy.evaluate.reference import evaluate_torch
 
-        captured = capture_snippet(self.recipe)
+        with torch.device(device):
+            captured = capture_snippet(self.recipe)
         inputs = {n: x.detach().to(device) for n, x in captured.inputs.items()}
-        weights = {n: x.detach().to(device) for n, x in (captured.weights | captured.constants).items()}
+        weights = {n: x.detach().to(device) for n, x in {**captured.weights, **captured.constants}.items()}
         results = evaluate_torch(captured.program, inputs | weights, float64=True)
         return Example(inputs, weights, dict(zip(self.plan.outputs, results, strict=True)), captured.program)
 

@@ -46,15 +46,17 @@ class Driver(Protocol):
 
 
 class BindingsDriver:
-    """Through cuda-bindings: the least time per launch.  torch's context of the device must be current when it is made."""
+    """Through cuda-bindings: the least time per launch, in the device's primary context, which is torch's."""
 
     def __init__(self, cubin: bytes, device: int) -> None:
         import torch
         from cuda.bindings import driver
 
         self._driver, self._device, self._stream = driver, device, torch._C._cuda_getCurrentRawStream
-        self._context = self._checked(driver.cuCtxGetCurrent())
-        self._module = self._checked(driver.cuModuleLoadData(cubin))
+        self._checked(driver.cuInit(0))
+        self._context = self._checked(driver.cuDevicePrimaryCtxRetain(self._checked(driver.cuDeviceGet(device))))
+        with self:
+            self._module = self._checked(driver.cuModuleLoadData(cubin))
 
     @staticmethod
     def _checked(result: tuple[Any, ...]) -> Any:
@@ -67,6 +69,7 @@ class BindingsDriver:
         if shared_bytes > STATIC_SHARED:
             attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._checked(self._driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+        self._checked(self._driver.cuFuncLoad(function))  # now, because a lazy load at the first launch would break a graph capture
         return function
 
     def stream(self) -> int:
@@ -96,7 +99,8 @@ class CuPyDriver:
         self._cupy, self._device, self._stream = cupy, device, torch._C._cuda_getCurrentRawStream
         self._guard, self._streams = cupy.cuda.Device(device), dict[int, Any]()
         self._module = cupy.cuda.function.Module()
-        self._module.load(cubin)
+        with self:
+            self._module.load(cubin)
 
     def function(self, name: str, shared_bytes: int) -> Any:
         function, driver = self._module.get_function(name), self._cupy.cuda.driver
@@ -121,7 +125,7 @@ class CuPyDriver:
 
 
 def load_driver(cubin: bytes, device: int) -> Driver:
-    """The quickest driver that is installed, with the cubin loaded in the current context; EmmyError if there is none."""
+    """The quickest driver that is installed, with the cubin loaded on a device; EmmyError if there is none."""
     kinds: tuple[type[BindingsDriver | CuPyDriver], ...] = (BindingsDriver, CuPyDriver)
     for kind in kinds:
         try:

@@ -65,9 +65,8 @@ class Executable:
         pointers = {name: self._arena.data_ptr() + at for name, at in offsets.items()} | {n: w.data_ptr() for n, w in self._weights.items()}
         self._table = (ctypes.c_uint64 * max(1, len(plan.buffers)))(*(pointers.get(b.name, 0) for b in plan.buffers))
         if driver is None:
-            with torch.cuda.device(self.device):
-                torch.cuda.current_stream().synchronize()  # weights have arrived, and this thread has the device's context
-                driver = load_driver(cubin, self.device.index)
+            torch.cuda.synchronize(self.device)  # the weights have arrived, whatever stream the first call is on
+            driver = load_driver(cubin, self.device.index)
         self._driver = driver
         place = {b.name: k for k, b in enumerate(plan.buffers)}
         distinct = tuple(dict.fromkeys(plan.outputs))

@@ -18,7 +18,8 @@ from emmy.errors import EmmyError
 
 Run = Callable[[], object]
 TURN_US = 20_000.0  # device time that one replay aims at
-INNER = (3, 50)  # least and most runs in a graph
+INNER = (1, 50)  # least and most runs in a graph
+CALLS_S = 1.0  # seconds after which calls are no longer repeated
 
 
 class Timing(NamedTuple):
@@ -66,10 +67,13 @@ def call_us(run: Run, *, calls: int = 200) -> float:
     import torch
 
     _warm_up(run)
-    times = []
+    times: list[float] = []
+    began = time.perf_counter()
     for k in range(calls):
         if k % 20 == 0:
             torch.cuda.synchronize()
+            if times and time.perf_counter() - began > CALLS_S:
+                break
         start = time.perf_counter_ns()
         run()
         times.append((time.perf_counter_ns() - start) / 1000)

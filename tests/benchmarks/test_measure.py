@@ -7,10 +7,10 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks import run
-from benchmarks.measure import floor_us, label
+from benchmarks.measure import alternatives_to, floor_us, label, snippet_of
 from emmy.errors import EmmyError
 from emmy.ir.dtype import bf16, f32
-from emmy.runtime.bundle import save
+from emmy.runtime.bundle import load, save
 from emmy.runtime.plan import Buffer, Launch, Plan
 from emmy.runtime.timing import Rates
 
@@ -39,6 +39,18 @@ def test_bundles_are_labelled_by_their_names():
     name = "softmax-16384x4096-bf16.emmy"
     assert label(Path(name)) == {"case": "softmax 16384x4096", "dtype": "bf16", "bundle": name}
     assert label(Path("mine.emmy"))["case"] == "mine"
+
+
+def test_eager_takes_the_inputs_in_the_plans_order(tmp_path):
+    buffers = tuple(Buffer(name, f32, (2, 3), role) for name, role in (("b", "input"), ("a", "input"), ("w", "weight"), ("y", "output")))
+    plan = Plan("difference", buffers, (), ("b", "a"), ("y",), "", "sm_90a", "fast")
+    snippet = "a, b = torch.randn(2, 3), torch.randn(2, 3); w = nn.Parameter(torch.ones(2, 3)); a - b * w"
+    save(tmp_path / "mine.emmy", plan, {}, recipe=snippet)
+    bundle = load(tmp_path / "mine.emmy")
+    example = bundle.example("cpu")
+    found, notes = alternatives_to(bundle, example, snippet_of(tmp_path / "mine.emmy", bundle), "cpu", None)
+    assert torch.equal(found["eager"](torch.ones(2, 3), torch.zeros(2, 3))[0], torch.full((2, 3), -1.0))
+    assert list(found) == ["eager"] and notes["eager_err"] < 1e-6
 
 
 class Measured:

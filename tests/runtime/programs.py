@@ -1,14 +1,34 @@
-"""A small plan for the runtime's tests: y = (x + w) * (x + w), z = x + w, with x + w kept in a workspace."""
+"""A small plan for the runtime's tests: z = x + w and y = z * z, with x + w kept in a workspace."""
 
 from __future__ import annotations
 
 from emmy.ir.dtype import DType, f32
 from emmy.runtime.plan import Buffer, Launch, Plan
 
+SOURCE = """
+extern "C" __global__ void add(const float* x, const float* w, float* t) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < 15) t[i] = x[i] + w[i];
+}
+
+extern "C" __global__ void square(const float* t, float* y, float* z) {
+  extern __shared__ float staged[];
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  staged[16000 + threadIdx.x] = i < 15 ? t[i] : 0.0f;
+  __syncthreads();
+  if (i < 15) {
+    float a = staged[16000 + threadIdx.x];
+    y[i] = a * a;
+    z[i] = a;
+  }
+}
+"""
+
 
 def two_kernels(shape: tuple[int, ...] = (3, 5), element: DType = f32) -> Plan:
+    """The plan; SOURCE computes it for 15 elements of f32."""
     buffers = tuple(Buffer(name, element, shape, role) for name, role in
                     (("x", "input"), ("w", "weight"), ("t", "workspace"), ("y", "output"), ("z", "output")))
     launches = (Launch("add", ("x", "w", "t"), (1, 1, 1), 128, row="WORK=t128", bytes=180, flops=15.0),
                 Launch("square", ("t", "y", "z"), (2, 1, 1), 64, shared_bytes=65536, identity="abc", predicted_us=1.5))
-    return Plan("square_of_sum", buffers, launches, ("x",), ("y", "z", "y"), "__global__ void add() {}\n", "sm_90a", "fast")
+    return Plan("square_of_sum", buffers, launches, ("x",), ("y", "z", "y"), SOURCE, "sm_90a", "fast")

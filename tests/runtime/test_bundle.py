@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 import zipfile
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -49,12 +49,13 @@ def test_equal_contents_give_equal_bytes(tmp_path):
 
 
 def test_torch_tensors_and_report_objects(tmp_path):
-    class Report(NamedTuple):
+    @dataclasses.dataclass
+    class Report:
         registers: int
 
     tensors = {g: {n: torch.from_numpy(x) for n, x in group.items()} for g, group in arrays().items()}
     tensors["inputs"]["x"] = tensors["inputs"]["x"].bfloat16()
-    loaded = bundle.load(written(tmp_path / "k.emmy", reports={"sm_90a": {"add": Report(9)._asdict()}}, **tensors))
+    loaded = bundle.load(written(tmp_path / "k.emmy", reports={"sm_90a": {"add": Report(9)}}, **tensors))
     assert loaded.inputs["x"].dtype == bf16.numpy and loaded.reports == {"sm_90a": {"add": {"registers": 9}}}
     inputs, weights, references, _ = loaded.example("cpu")
     assert torch.equal(inputs["x"], tensors["inputs"]["x"]) and torch.equal(weights["w"], tensors["weights"]["w"])
