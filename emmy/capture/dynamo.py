@@ -19,7 +19,7 @@ def backend(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Calla
         raise EmmyError("torch.compile asks for a graph of dynamic shapes", 'compile with torch.compile(model, backend="emmy", dynamic=False)')
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     captured = capture(graph, example_inputs, names)
-    run = compile_captured(captured)
+    run: Callable[..., tuple[torch.Tensor, ...]] = compile_captured(captured)
     written = [names.index(name) for name in captured.mutated]
     if not written:
         return run

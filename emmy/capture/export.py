@@ -123,17 +123,24 @@ def _remedy(problem: BaseException) -> str:
 
 
 def _functional(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Decomposes, where something must be, until every operator is functional and covered or cannot be split further."""
+    """The program with functional operators only, and its uncovered ones decomposed where that leaves covered ones only."""
+    if any(n.op == "get_attr" or _writes(n.target) for n in exported.graph.nodes):
+        exported = exported.run_decompositions({})
+    split, seen = exported, set[torch._ops.OpOverload]()
+    while left := _uncovered(split):
+        table = _decompositions(left - seen)
+        if not table:
+            return exported  # lowering names the operator as the user wrote it
+        seen |= left
+        split = split.run_decompositions(table)
+    return split
+
+
+def _uncovered(exported: torch.export.ExportedProgram) -> set[torch._ops.OpOverload]:
     from emmy.lower.torch_to_tensor import covered
 
-    for _ in range(8):
-        targets = {n.target for n in exported.graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload) and n.users}
-        split = _decompositions({t for t in targets if str(t) not in covered()})
-        writes = any(n.op == "get_attr" or _writes(n.target) for n in exported.graph.nodes)
-        if not split and not writes:
-            return exported
-        exported = exported.run_decompositions(split)
-    return exported
+    return {n.target for n in exported.graph.nodes
+            if n.op == "call_function" and n.users and isinstance(n.target, torch._ops.OpOverload) and str(n.target) not in covered()}
 
 
 def _writes(target: Any) -> bool:

@@ -70,10 +70,10 @@ def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool
     args, kwargs = [argument(a) for a in call.args], {k: argument(v) for k, v in call.kwargs}
     if call.op == "operator.getitem":
         return operator.getitem(*args)
-    fn = torch.ops
+    fn: Any = torch.ops
     for part in call.op.split("."):
         fn = getattr(fn, part)
-    schema = fn._schema.arguments  # type: ignore[attr-defined]
+    schema = fn._schema.arguments
     device = next((t.device for t in results.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
     for k, parameter in enumerate(schema):
         if parameter.name == "device" and k < len(args):
@@ -82,7 +82,7 @@ def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool
             kwargs["device"] = device
         elif parameter.name == "eps" and float64 and (args[k] if k < len(args) else kwargs.get("eps")) is None:
             kwargs["eps"] = _default_eps(call)  # the default is that of the type computed in, which must not change
-    return fn(*args, **kwargs)  # type: ignore[operator]
+    return fn(*args, **kwargs)
 
 
 def _default_eps(call: torch_ir.Call) -> float:

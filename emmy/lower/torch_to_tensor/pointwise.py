@@ -12,7 +12,22 @@ from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.tensor_ir import Tensor
 from emmy.ir.torch_ir import Type
-from emmy.lower.torch_to_tensor.build import Number, Operand, add, apply, broadcast, cast, constant, convert, div, mul, reshape, select, sigmoid, sub
+from emmy.lower.torch_to_tensor.build import (
+    Number,
+    Operand,
+    add,
+    apply,
+    broadcast,
+    cast,
+    constant,
+    convert,
+    div,
+    mul,
+    reshape,
+    select,
+    sigmoid,
+    sub,
+)
 from emmy.lower.torch_to_tensor.registry import lowers
 
 TORCH_TO_DTYPE: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for d in dt.DTYPES.values()}
@@ -21,7 +36,7 @@ TORCH_TO_DTYPE: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for 
 def common(x: Operand, y: Operand) -> DType:
     """torch's promoted type of two operands."""
     meta = [torch.empty((1,) * len(v.shape), dtype=getattr(torch, v.dtype.torch_name), device="meta") if isinstance(v, Tensor) else v for v in (x, y)]
-    return TORCH_TO_DTYPE[torch.result_type(*meta)]
+    return TORCH_TO_DTYPE[torch.result_type(meta[0], meta[1])]
 
 
 UNARY = {"abs": "abs", "neg": "neg", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt",

@@ -119,10 +119,9 @@ def variance(x: Tensor, over: Sequence[int], keepdim: bool, correction: float) -
         "aten.std_mean.default")
 def _var(out: Type, x: Tensor, dim: Dims | bool = None, unbiased: bool = True, keepdim: bool = False, *, correction: Number | None = None,
          op: str) -> Tensor | tuple[Tensor, Tensor]:
-    if isinstance(dim, bool):  # the overload without dimensions
-        dim, unbiased = None, dim
+    dims, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)  # an overload has no dimensions
     degrees = correction if correction is not None else 1 if unbiased else 0
-    value, over = convert(x, x.dtype), axes(dim, len(x.shape))
+    value, over = convert(x, x.dtype), axes(dims, len(x.shape))
     spread = variance(value, over, keepdim, degrees)
     spread = apply("sqrt", spread) if "std" in op else spread
     return (spread, mean(value, over, keepdim)) if "_mean" in op else spread
@@ -145,8 +144,8 @@ def _norm(out: Type, x: Tensor, order: Number | None = 2, dim: Dims = None, keep
         return reduce("max" if p > 0 else "min", value, over, keepdim)
     if p == 0:
         return reduce("add", cast(value.dtype, apply("ne", value, 0)), over, keepdim)
-    power = {1: value, 2: mul(value, value)}.get(p)
-    total = reduce("add", apply("pow", value, p) if power is None else power, over, keepdim)
+    powers = value if p == 1 else mul(value, value) if p == 2 else apply("pow", value, p)
+    total = reduce("add", powers, over, keepdim)
     return total if p == 1 else apply("sqrt", total) if p == 2 else apply("pow", total, 1 / p)
 
 
