@@ -33,7 +33,8 @@ def evaluate_torch(program: torch_ir.Program, tensors: Mapping[str, torch.Tensor
         with torch.no_grad():
             for node in program.nodes:
                 if isinstance(node, torch_ir.Input):
-                    made = _bound(node.target, node.type.shape, node.type.dtype, tensors, lambda t: (tuple(t.shape), str(t.dtype)[6:]))
+                    made = _bound(node.target, node.type.shape, node.type.dtype, tensors,
+                                  lambda t: (tuple(t.shape), str(t.dtype).removeprefix("torch.")))
                 else:
                     assert isinstance(node, torch_ir.Call)
                     made = _call(node, results, float64)
@@ -48,7 +49,7 @@ def _bound(name: str, shape: tuple[int, ...], element: DType, tensors: Mapping[s
         raise EmmyError(f"no value for {name!r}", f"pass {name}: {element}{list(shape)}")
     found = describe(tensors[name])
     if found != (shape, element.torch_name):
-        raise EmmyError(f"{name!r} is {found[1]}{list(found[0])}, not {element.torch_name}{list(shape)}", "pass a tensor like the one captured with")
+        raise EmmyError(f"{name!r} is {found[1]}{list(found[0])}, not {element.torch_name}{list(shape)}", "pass a tensor like the example")
     return tensors[name]
 
 
@@ -129,7 +130,8 @@ def _node(node: tir.Tensor, results: dict[tir.Tensor, Array], arrays: Mapping[st
             case tir.Cast(element, _) | tir.Round(element, _):
                 return args[0].astype(element.numpy)
             case tir.Reduce(monoid, axes, _):
-                return np.asarray(MONOIDS[monoid].reduce(_wide(args[0], monoid), axis=axes, initial=unit(monoid, node.dtype))).astype(node.dtype.numpy)
+                total = MONOIDS[monoid].reduce(_wide(args[0], monoid), axis=axes, initial=unit(monoid, node.dtype))
+                return np.asarray(total).astype(node.dtype.numpy)
             case tir.Scan(monoid, axis, _):
                 return MONOIDS[monoid].scan(_wide(args[0], monoid), axis=axis).astype(node.dtype.numpy)  # type: ignore[no-any-return]
             case tir.IndexMap(dims, at, _):

@@ -27,6 +27,8 @@ from emmy.lower.torch_to_tensor.build import (
     select,
     sub,
 )
+from emmy.lower.torch_to_tensor.indexing import pick
+from emmy.lower.torch_to_tensor.normalisation import log_softmax
 from emmy.lower.torch_to_tensor.registry import lowers
 
 Dims = int | Sequence[int] | None
@@ -191,9 +193,6 @@ def _cross_entropy(out: Type, x: Tensor, target: Tensor, weight: Tensor | None =
     """-(log softmax)[target], classes on dimension 1 (0 where x is one row); the ignored count for nothing."""
     if weight is not None or label_smoothing or target.dtype.kind == "float":
         raise EmmyError("a cross entropy with class weights, label smoothing or class probabilities is not covered", "write it out")
-    from emmy.lower.torch_to_tensor.indexing import pick
-    from emmy.lower.torch_to_tensor.normalisation import log_softmax
-
     value, classes = convert(x, out.dtype), 1 if len(x.shape) > 1 else 0
     logs = log_softmax(value, classes) if op == "aten.cross_entropy_loss.default" else value
     counted = apply("ne", target, ignore_index)

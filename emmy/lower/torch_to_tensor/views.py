@@ -88,8 +88,8 @@ def _select(out: Type, x: Tensor, dim: int, index: int) -> Tensor:
     return remap(x, out.shape, [IxConst(index % x.shape[d]) if k == d else Pos(k - (k > d)) for k in range(len(x.shape))])
 
 
-@lowers("aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes", "aten.chunk.default", "aten.tensor_split.sections", "aten.unsafe_split.Tensor",
-        "aten.tensor_split.indices", "aten.unsafe_chunk.default", "aten.hsplit.int", "aten.split_with_sizes_copy.default", "aten.split_copy.Tensor")
+@lowers("aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes", "aten.chunk.default", "aten.tensor_split.sections",
+        "aten.unsafe_split.Tensor", "aten.tensor_split.indices", "aten.unsafe_chunk.default")
 def _split(out: tuple[Type, ...], x: Tensor, _: object, dim: int = 0) -> tuple[Tensor, ...]:
     d, start, pieces = axis(dim, len(x.shape)), 0, []
     for piece in out:
