@@ -156,7 +156,7 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 class Register(NamedTuple):
-    """What a name means: a value (`let`), a variable (`var`) or an array of `length`; `static` where it is known after unrolling."""
+    """What a name means: a value (`let`), a variable (`var`) or an array of `length`; `static` if known after unrolling."""
 
     kind: Literal["let", "var", "array"]
     dtype: DType
