@@ -1,12 +1,14 @@
-"""Index terms: where a tensor is read.  Non-negative integers, affine but for floor-division and remainder.
+"""Index terms: where a tensor is read.  Affine but for floor-division and remainder.
 
 `Pos(k)` is the k-th coordinate of the tensor being described (a template's parameter), `Ax(a)` an iteration axis.
-`a // n` and `a % n` only divide by positive constants.
+A whole index is non-negative; a part of one may not be (n - 1 - p).  `a // n` and `a % n` round down, as Python's do,
+and only divide by positive constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import gcd
 from typing import Any
 
 from emmy.ir.node import Node
@@ -127,15 +129,28 @@ def leaves(x: Ix) -> frozenset[Ix]:
     return frozenset((x,))
 
 
+def bounds(x: Ix, extent: Callable[[Ix], int]) -> tuple[int, int]:
+    """The least and largest value `x` can take when every leaf runs from 0 to `extent(leaf) - 1`; an interval that holds them at least."""
+    match x:
+        case IxAdd(a, b):
+            (al, ah), (bl, bh) = bounds(a, extent), bounds(b, extent)
+            return al + bl, ah + bh
+        case IxMul(a, n):
+            low, high = sorted(e * n for e in bounds(a, extent))
+            return low, high
+        case IxDiv(a, n):
+            low, high = bounds(a, extent)
+            return low // n, high // n
+        case IxMod(a, n):
+            low, high = bounds(a, extent)
+            return (low % n, high % n) if low // n == high // n else (0, n - 1)
+        case IxConst(n): return n, n
+    return 0, extent(x) - 1
+
+
 def upper(x: Ix, extent: Callable[[Ix], int]) -> int:
     """The largest value `x` can take when every leaf runs from 0 to `extent(leaf) - 1`; -1 where a leaf is empty."""
-    match x:
-        case IxAdd(a, b): return upper(a, extent) + upper(b, extent)
-        case IxMul(a, n): return upper(a, extent) * n
-        case IxDiv(a, n): return upper(a, extent) // n
-        case IxMod(a, n): return min(upper(a, extent), n - 1)
-        case IxConst(n): return n
-    return extent(x) - 1
+    return bounds(x, extent)[1]
 
 
 def flatten(point: Sequence[Ix], shape: Sequence[int]) -> Ix:
@@ -154,3 +169,87 @@ def unflatten(offset: Ix, shape: Sequence[int]) -> tuple[Ix, ...]:
         point.append(div(offset, stride) if k == 0 else mod(div(offset, stride), max(n, 1)))
         stride *= max(n, 1)
     return tuple(reversed(point))
+
+
+type _Sum = tuple[dict[Ix, int], int]  # the coefficients of leaves, quotients and remainders; the constant
+
+
+def simplify(x: Ix, extent: Callable[[Ix], int]) -> Ix:
+    """A term equal to `x` wherever every leaf runs from 0 to `extent(leaf) - 1`, in a normal form.
+
+    The form is a sum, largest coefficient first.  With q the part divisible by n and r the rest:
+    (q + r) // n = q/n + r // n, and r // n = 0, r % n = r where 0 <= r < n;
+    (g*a + r) // (g*m) = a // m and (g*a + r) % (g*m) = g*(a % m) + r where 0 <= r < g;
+    a // m // n = a // (m*n); a % (m*n) // n = a // n % m; a % (m*n) % n = a % n; (a // n)*n + a % n = a.
+    """
+    return _term(_sum(x, extent))
+
+
+def _term(total: _Sum) -> Ix:
+    out: Ix | None = None
+    for atom, c in sorted(total[0].items(), key=lambda item: (-item[1], str(item[0]))):
+        out = mul(atom, c) if out is None else add(out, mul(atom, c))
+    return IxConst(total[1]) if out is None else add(out, IxConst(total[1]))
+
+
+def _plus(*parts: tuple[_Sum, int]) -> _Sum:
+    """The sum of parts, each times a factor."""
+    out: dict[Ix, int] = {}
+    for (terms, _), factor in parts:
+        for atom, c in terms.items():
+            out[atom] = out.get(atom, 0) + c * factor
+    return {a: c for a, c in out.items() if c}, sum(part[1] * factor for part, factor in parts)
+
+
+def _sum(x: Ix, extent: Callable[[Ix], int]) -> _Sum:
+    match x:
+        case IxConst(n): return {}, n
+        case IxAdd(a, b): return _join(_plus((_sum(a, extent), 1), (_sum(b, extent), 1)), extent)
+        case IxMul(a, n): return _plus((_sum(a, extent), n))
+        case IxDiv(a, n): return _divide(_sum(a, extent), n, extent)[0]
+        case IxMod(a, n): return _divide(_sum(a, extent), n, extent)[1]
+    return ({}, 0) if extent(x) == 1 else ({x: 1}, 0)
+
+
+def _join(total: _Sum, extent: Callable[[Ix], int]) -> _Sum:
+    """(a // n)*n + a % n = a, and (a // n % m)*n + a % n = a % (n*m)."""
+    for low, c in total[0].items():
+        for high, d in total[0].items():
+            match low, high:
+                case IxMod(a, n), IxDiv(b, m) if a is b and n == m and d == c * n: whole: Ix = a
+                case IxMod(a, n), IxMod(IxDiv(b, m), k) if a is b and n == m and d == c * n: whole = IxMod(a, n * k)
+                case _: continue
+            rest = {atom: k for atom, k in total[0].items() if atom not in (low, high)}
+            return _join(_plus(((rest, total[1]), 1), (_sum(whole, extent), c)), extent)
+    return total
+
+
+def _divide(total: _Sum, n: int, extent: Callable[[Ix], int]) -> tuple[_Sum, _Sum]:
+    """Quotient and remainder of a sum by n."""
+    terms, const = total
+    quotient: _Sum = {a: c // n for a, c in terms.items() if c % n == 0}, const // n
+    rest: _Sum = {a: c for a, c in terms.items() if c % n}, const % n
+    low, high = bounds(_term(rest), extent)
+    if low // n == high // n:
+        return _plus((quotient, 1), (({}, low // n), 1)), _plus((rest, 1), (({}, -(low // n) * n), 1))
+    for g in sorted({gcd(c, n) for c in rest[0].values()} - {1}, reverse=True):
+        small: _Sum = {a: c for a, c in rest[0].items() if c % g}, rest[1] % g
+        least, most = bounds(_term(small), extent)
+        if 0 <= least and most < g:
+            q, r = _divide(({a: c // g for a, c in rest[0].items() if c % g == 0}, rest[1] // g), n // g, extent)
+            return _plus((quotient, 1), (q, 1)), _join(_plus((r, g), (small, 1)), extent)
+    remainder = _remainder(rest, n, extent)
+    match list(rest[0].items()), rest[1]:
+        case [(IxDiv(a, m), 1)], 0: q = _divide(_sum(a, extent), m * n, extent)[0]
+        case [(IxMod(a, m), 1)], 0 if m % n == 0: q = _divide(_divide(_sum(a, extent), n, extent)[0], m // n, extent)[1]
+        case _: q = {IxDiv(_term(rest), n): 1}, 0
+    return _plus((quotient, 1), (q, 1)), remainder
+
+
+def _remainder(rest: _Sum, n: int, extent: Callable[[Ix], int]) -> _Sum:
+    for atom, c in rest[0].items():
+        match atom:
+            case IxMod(a, m) if m % n == 0:
+                others = {k: v for k, v in rest[0].items() if k is not atom}
+                return _divide(_plus(((others, rest[1]), 1), (_sum(a, extent), c)), n, extent)[1]
+    return {IxMod(_term(rest), n): 1}, 0

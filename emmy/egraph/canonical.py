@@ -1,0 +1,152 @@
+"""Canonical forms: one body a class, and its text up to the names of axes and tensors.
+
+The canonical member of a class is the smallest, ties broken by text; the text numbers bound axes and tensors in the
+order they are met, so it does not depend on how the source named them, nor on ids of the e-graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterable
+
+from emmy.egraph.terms import Region, Term
+from emmy.ir import index as ix
+from emmy.ir import loop_ir as loop
+from emmy.ir.index import Ax, Ix
+from emmy.ir.loop_ir import IxOf, Value
+
+
+class Speller:
+    """Writes values as lines `%n = op(...)`.  Output axes are i0, i1, …; others r0, r1, … and tensors x0, x1, … as met."""
+
+    def __init__(self, positions: dict[int, int], extents: dict[int, int]):
+        self.positions, self.extents = positions, extents
+        self.axes: dict[int, str] = {}
+        self.tensors: dict[str, str] = {}
+        self.lines: dict[Value, str] = {}
+        self.text: list[str] = []
+
+    def axis(self, a: int) -> str:
+        if a in self.positions:
+            return f"i{self.positions[a]}"
+        return self.axes.setdefault(a, f"r{len(self.axes)}")
+
+    def index(self, x: Ix) -> str:
+        match x:
+            case Ax(a): return self.axis(a)
+            case ix.IxConst(n): return str(n)
+            case ix.IxAdd(a, b): return f"({self.index(a)} + {self.index(b)})"
+            case ix.IxMul(a, n): return f"({self.index(a)} * {n})"
+            case ix.IxDiv(a, n): return f"({self.index(a)} // {n})"
+            case ix.IxMod(a, n): return f"({self.index(a)} % {n})"
+            case IxOf(value): return f"[{self.value(value)}]"
+        return str(x)
+
+    def value(self, v: Value) -> str:
+        if v in self.lines:
+            return self.lines[v]
+        match v:
+            case loop.Load(name, element, point):
+                at = ", ".join(self.index(x) for x in point)
+                return f"{self.tensors.setdefault(name, f'x{len(self.tensors)}')}:{element}[{at}]"
+            case loop.Const(element, bits):
+                return f"{element}:{bits:#x}"
+            case loop.IndexOf(at):
+                return f"index({self.index(at)})"
+            case loop.Apply(op, args):
+                line = f"{op}({', '.join(self.value(a) for a in args)})"
+            case loop.Cast(element, x):
+                line = f"cast.{element}({self.value(x)})"
+            case loop.Round(element, x):
+                line = f"round.{element}({self.value(x)})"
+            case loop.Reduce(monoid, a, x):
+                inner = self.value(x)
+                line = f"reduce.{monoid}[{self.axis(a)}<{self.extents[a]}]({inner})"
+            case loop.Scan(monoid, a, at, x):
+                inner = self.value(x)
+                line = f"scan.{monoid}[{self.axis(a)}<={self.index(at)}]({inner})"
+            case loop.Pivot(recipe, a, s):
+                inner = self.value(s)
+                line = f"pivot.{recipe}[{self.axis(a)}<{self.extents[a]}]({inner})"
+            case loop.Channel(recipe, a, s, x):
+                score, inner = self.value(s), self.value(x)
+                line = f"channel.{recipe}[{self.axis(a)}<{self.extents[a]}]({score}, {inner})"
+            case _:
+                raise AssertionError(type(v))
+        self.lines[v] = f"%{len(self.lines)}"
+        self.text.append(f"{self.lines[v]} = {line}")
+        return self.lines[v]
+
+
+def spell(value: Value, positions: dict[int, int], extents: dict[int, int]) -> tuple[str, Speller]:
+    """The text of a value, one line an operation and the value itself last, and the names it gave."""
+    speller = Speller(positions, extents)
+    last = speller.value(value)
+    return "\n".join([*speller.text, last]), speller
+
+
+def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
+    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined."""
+    elements = region.elements()
+    positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
+    users: dict[int, list[tuple[int, Term]]] = {}
+    best: dict[int, Value] = {}
+    size: dict[int, int] = {}
+    heap: list[tuple[int, str, str, int, Term]] = []
+    wanted = None if roots is None else set(roots)
+
+    def offer(c: int, term: Term) -> None:
+        value = term.build(tuple(best[k] for k in term.kids), elements.get(term.label))
+        text, speller = spell(value, positions, region.extents)
+        heapq.heappush(heap, (1 + sum(size[k] for k in term.kids), text, repr(sorted(speller.tensors)), c, term))
+
+    for c, terms in region.terms.items():
+        for term in terms:
+            if term.kind == "Tensor":
+                continue
+            for k in set(term.kids):
+                users.setdefault(k, []).append((c, term))
+            if not term.kids:
+                offer(c, term)
+    while heap and (wanted is None or wanted):
+        n, _, _, c, term = heapq.heappop(heap)
+        if c in best:
+            continue
+        best[c] = term.build(tuple(best[k] for k in term.kids), elements.get(term.label))
+        size[c] = n
+        if wanted is not None:
+            wanted.discard(c)
+        for user, other in users.get(c, ()):
+            if user not in best and all(k in best for k in other.kids):
+                offer(user, other)
+    return best
+
+
+def digest(text: str) -> str:
+    """An identity: the first 12 hexadecimal digits of the text's BLAKE2b."""
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def forms(region: Region) -> dict[str, str]:
+    """The canonical form of each output of the region's program, typed: what decides whether two programs are one."""
+    roots = {name: region.home[tensor] for name, tensor in region.program.outputs if tensor in region.home}
+    bodies = canonical(region, roots.values())
+    tensors = region.program.tensors
+    out: dict[str, str] = {}
+    for name, tensor in region.program.outputs:
+        if tensor not in region.home:      # an input handed through
+            source = tensors[tensor]
+            out[name] = f"x0:{source.element}"
+            continue
+        axes = region.output_axes[tensor]
+        text, speller = spell(bodies[region.home[tensor]], {a: k for k, a in enumerate(axes)}, region.extents)
+        definition = tensors[tensor]
+        inputs = [f"{short}: {tensors[t].element}{list(_shape(tensors[t]))}" for t, short in speller.tensors.items()]
+        bounds = ", ".join(f"i{k}<{region.extents[a]}" for k, a in enumerate(axes))
+        out[name] = "\n".join([*inputs, f"{definition.element}[{bounds}]:", text])
+    return out
+
+
+def _shape(tensor: object) -> tuple[int, ...]:
+    return getattr(tensor, "dims", None) or getattr(tensor, "shape")  # noqa: B009

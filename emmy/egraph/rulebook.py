@@ -1,0 +1,104 @@
+"""The rulebook: where rules lie, in which order they load, and which classes of them `--math` admits.
+
+A rule file is egglog text in `rules/<ir>/<idea>.egg`.  A ruleset is named `<phase>-<class>`; the class says what a rule
+keeps: `exact` the same bits, `finite` the same for finite values, `real` equality over the reals, `approx` less.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from emmy.errors import EmmyError
+
+CLASSES = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
+ORDER = {
+    "loop": ("syntax", "index", "fuse", "deps", "normalize", "algebra", "twist", "cut"),
+    "tile": ("syntax", "fold", "place", "atom", "stage", "strategy"),
+}
+
+
+def math_classes(math: str) -> tuple[str, ...]:
+    """The rule classes that `math` admits; EmmyError for an unknown one."""
+    if math not in CLASSES:
+        raise EmmyError(f"unknown math {math!r}", f"choose one of {', '.join(CLASSES)}")
+    return CLASSES[math]
+
+
+def rules_folder() -> Path:
+    """The folder `rules`: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "rules", package.parent / "rules"):
+        if folder.is_dir():
+            return folder
+    raise EmmyError("the rules folder is missing", f"expected it at {package / 'rules'} or {package.parent / 'rules'}")
+
+
+@functools.cache
+def rule_files(ir: str) -> tuple[tuple[str, str], ...]:
+    """(name, text) of the rule files of an IR, in load order; names are relative to the rules folder."""
+    return tuple((f"{ir}/{idea}.egg", (rules_folder() / ir / f"{idea}.egg").read_text()) for idea in ORDER[ir])
+
+
+@functools.cache
+def bindings() -> Any:
+    """egglog's extension module, loaded without the Python package around it (which costs up to a second)."""
+    if "egglog.bindings" in sys.modules:
+        return sys.modules["egglog.bindings"]
+    package = importlib.util.find_spec("egglog")
+    if package is None or not package.submodule_search_locations:
+        raise EmmyError("egglog is not installed", "pip install 'egglog>=14'")
+    finder = importlib.machinery.PathFinder.find_spec("bindings", list(package.submodule_search_locations))
+    assert finder is not None and finder.loader is not None
+    spec = importlib.machinery.ModuleSpec("egglog.bindings", finder.loader, origin=finder.origin)
+    spec.has_location = True
+    module = importlib.util.module_from_spec(spec)
+    finder.loader.exec_module(module)
+    return module
+
+
+class EGraph:
+    """An e-graph with the rules of one IR loaded: text in, frozen rows out, a count of firings per rule."""
+
+    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = ()):
+        self.engine = bindings().EGraph(no_decomp=True)
+        self.fired: dict[str, int] = {}
+        for name, text in (*rule_files(ir), *extra):
+            self.run(text, name)
+
+    def run(self, text: str, name: str = "<generated>") -> list[Any]:
+        """Run a program; EmmyError names the rule file where it does not parse or type-check."""
+        try:
+            return list(self.engine.run_program(*self.engine.parse_program(text, name)))
+        except bindings().EggSmolError as error:
+            raise EmmyError(f"rules: {' '.join(str(error).split())}", f"mend {name}") from error
+
+    def schedule(self, schedule: str) -> bool:
+        """Run an egglog schedule, counting each rule's matches; whether anything changed."""
+        report = self.run(f"(run-schedule {schedule})")[0].report
+        for rule, count in report.num_matches_per_rule.items():
+            self.fired[rule] = self.fired.get(rule, 0) + count
+        return bool(report.updated)
+
+    def size(self) -> int:
+        """How many rows all tables hold."""
+        return sum(int(n) for n in re.findall(r"\(\S+ (\d+)\)", str(self.run("(print-size)")[0])))
+
+    def equal(self, left: str, right: str) -> bool:
+        """Whether two terms are in one class."""
+        try:
+            self.engine.run_program(*self.engine.parse_program(f"(check (= {left} {right}))"))
+        except bindings().EggSmolError:
+            return False
+        return True
+
+
+def rule_names(text: str) -> tuple[str, ...]:
+    """The names of the rules in a rule file's text."""
+    return tuple(re.findall(r':name\s+"([^"]+)"', text))

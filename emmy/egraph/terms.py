@@ -1,0 +1,241 @@
+"""Loop IR to egglog text, and a saturated e-graph back to classes of terms (`Region`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from emmy.egraph.rulebook import EGraph
+from emmy.ir import dtype as dt
+from emmy.ir import index as ix
+from emmy.ir import loop_ir as loop
+from emmy.ir.dtype import DType
+from emmy.ir.index import Ix
+from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.node import IRError
+
+
+def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> str:
+    """Facts and terms of a region: extents, definitions, and each definition's element at its output axes."""
+    inputs = {i.name for i in program.inputs}
+    lines = [f"(set (Extent {a}) {n})" for a, n in program.axes]
+    lines += [f"(set (Extent {a}) {n})" for a, n in sorted({(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])})]
+    lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
+    lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
+    return "\n".join(lines)
+
+
+def index(x: Ix, inputs: set[str]) -> str:
+    """An index term as egglog text."""
+    match x:
+        case ix.Ax(a): return f"(Axis {a})"
+        case ix.Pos(k): return f"(Parameter {k})"
+        case ix.IxConst(n): return f"(IndexConst {n})"
+        case ix.IxAdd(a, b): return f"(IndexAdd {index(a, inputs)} {index(b, inputs)})"
+        case ix.IxMul(a, n): return f"(IndexMul {index(a, inputs)} {n})"
+        case ix.IxDiv(a, n): return f"(IndexDiv {index(a, inputs)} {n})"
+        case ix.IxMod(a, n): return f"(IndexMod {index(a, inputs)} {n})"
+        case IxOf(value): return f"(IndexOfBody {body(value, inputs)})"
+    raise IRError(f"no index term {x!r}")
+
+
+def point(at: Iterable[Ix], inputs: set[str]) -> str:
+    """A point as egglog text."""
+    text = "(End)"
+    for x in reversed(list(at)):
+        text = f"(Coordinate {index(x, inputs)} {text})"
+    return text
+
+
+def body(value: Value, inputs: set[str]) -> str:
+    """A definition's body as egglog text, a template over its parameters."""
+    made: dict[Value, str] = {}
+    for v in loop.walk((value,)):
+        match v:
+            case loop.Load(name, _, at):
+                made[v] = f'({"BodyInput" if name in inputs else "BodyTensor"} "{name}" {point(at, inputs)})'
+            case loop.Const(element, bits):
+                made[v] = f'(BodyConst "{element}" {bits - (1 << 64) if bits >> 63 else bits})'
+            case loop.IndexOf(at):
+                made[v] = f"(BodyIndex {index(at, inputs)})"
+            case loop.Apply(op, args):
+                made[v] = f'({("BodyUnary", "BodyBinary", "BodyTernary")[len(args) - 1]} "{op}" {" ".join(made[a] for a in args)})'
+            case loop.Cast(element, x):
+                made[v] = f'(BodyCast "{element}" {made[x]})'
+            case loop.Round(element, x):
+                made[v] = f'(BodyRound "{element}" {made[x]})'
+            case loop.Reduce(monoid, a, x):
+                made[v] = f'(BodyReduce "{monoid}" {a} {made[x]})'
+            case loop.Scan(monoid, a, at, x):
+                made[v] = f'(BodyScan "{monoid}" {a} {index(at, inputs)} {made[x]})'
+            case _:
+                raise IRError(f"{type(v).__name__} is derived by rules; a definition does not start with one")
+    return made[value]
+
+
+class ClassValue(Value):
+    """A value known by its class only: what an index term in a `Region` may hold."""
+
+    key: int
+
+    @property
+    def dtype(self) -> DType:
+        return dt.i64
+
+
+class Term(NamedTuple):
+    """One member of a class.  `kind` is its constructor; `label` its operator, monoid, recipe, dtype or tensor; `kids` classes."""
+
+    kind: str
+    label: str
+    kids: tuple[int, ...] = ()
+    axis: int | None = None
+    at: tuple[Ix, ...] = ()
+    bits: int = 0
+
+    def build(self, kids: tuple[Value, ...], element: DType | None = None) -> Value:
+        """The Loop IR value of this term over `kids` (for Scan and gathers, the values in `at` come after the others)."""
+        holes = iter(kids[len(self.kids) - len(self.indexed):])
+        at = tuple(ix.substitute(x, lambda leaf: IxOf(next(holes)) if isinstance(leaf, IxOf) else leaf) for x in self.at)
+        match self.kind:
+            case "Input" | "Tensor":
+                assert element is not None
+                return loop.Load(self.label, element, at)
+            case "Const": return loop.Const(dt.named(self.label), self.bits)
+            case "IndexValue": return loop.IndexOf(at[0])
+            case "Unary" | "Binary" | "Ternary": return loop.Apply(self.label, kids)
+            case "Cast": return loop.Cast(dt.named(self.label), kids[0])
+            case "Round": return loop.Round(dt.named(self.label), kids[0])
+        assert self.axis is not None
+        match self.kind:
+            case "Reduce": return loop.Reduce(self.label, self.axis, kids[0])
+            case "Scan": return loop.Scan(self.label, self.axis, at[0], kids[0])
+            case "Pivot": return loop.Pivot(self.label, self.axis, kids[0])
+            case "Channel": return loop.Channel(self.label, self.axis, kids[0], kids[1])
+        raise AssertionError(self.kind)
+
+    @property
+    def indexed(self) -> tuple[int, ...]:
+        """The classes of the values that `at` uses as indices, in the order of its leaves."""
+        found: list[int] = []
+
+        def leaf(x: Ix) -> Ix:
+            if isinstance(x, IxOf) and isinstance(x.value, ClassValue):
+                found.append(x.value.key)
+            return x
+
+        for x in self.at:
+            ix.substitute(x, leaf)
+        return tuple(found)
+
+
+class Region(NamedTuple):
+    """A saturated region: the members of each class, the axes each depends on, and the class of each definition."""
+
+    program: loop.Program
+    extents: dict[int, int]
+    output_axes: dict[str, tuple[int, ...]]
+    terms: dict[int, tuple[Term, ...]]
+    deps: dict[int, frozenset[int]]
+    home: dict[str, int]
+    may_keep: frozenset[int]
+    fired: dict[str, int]
+
+    def elements(self) -> dict[str, DType]:
+        return {t.name: t.element for t in (*self.program.inputs, *self.program.definitions)}
+
+
+def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]], extents: dict[int, int]) -> Region:
+    """The classes of sort Value of a saturated graph."""
+    functions = graph.engine.freeze().functions
+    rows = {name: function.rows for name, function in functions.items()}
+    i64, text = graph.engine.value_to_i64, graph.engine.value_to_string
+    ids: dict[Any, int] = {}
+
+    def key(value: Any) -> int:
+        return ids.setdefault(value, len(ids))
+
+    points = _points(rows, i64, key)
+    terms: dict[int, dict[Term, None]] = {}
+    home: dict[str, int] = {}
+    deps = {key(r.inputs[0]): frozenset(i64(a) for a in graph.engine.value_to_set(r.output)) for r in rows["Deps"]}
+
+    def put(output: Any, term: Term) -> None:
+        indexed = term.indexed
+        term = term._replace(kids=(*term.kids, *indexed))
+        c = key(output)
+        if c in term.kids or any(k not in deps for k in term.kids) or c not in deps:
+            return
+        own = frozenset[int]().union(*(deps[k] for k in term.kids[:len(term.kids) - len(indexed)]))
+        own = (own - {term.axis}).union(*(loop.axes_of(x, _DepsOf(deps)) for x in term.at))     # type: ignore[arg-type]
+        if own <= deps[c]:
+            terms.setdefault(c, {})[term] = None
+
+    for kind in ("Input", "Tensor"):
+        for r in rows[kind]:
+            at = points[r.inputs[1]]
+            put(r.output, Term(kind, text(r.inputs[0]), at=at))
+            if kind == "Tensor" and at == tuple(map(ix.Ax, output_axes[text(r.inputs[0])])):
+                home[text(r.inputs[0])] = key(r.output)
+    for r in rows["Const"]:
+        put(r.output, Term("Const", text(r.inputs[0]), bits=i64(r.inputs[1]) % (1 << 8 * dt.named(text(r.inputs[0])).bytes)))
+    for r in rows["IndexValue"]:
+        put(r.output, Term("IndexValue", "", at=(points[r.inputs[0]],)))
+    for kind in ("Unary", "Binary", "Ternary", "Cast", "Round"):
+        for r in rows[kind]:
+            put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[1:]))))
+    for kind in ("Reduce", "Pivot", "Channel"):
+        for r in rows[kind]:
+            put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[2:])), i64(r.inputs[1])))
+    for r in rows["Scan"]:
+        put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
+    ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
+    return Region(program, extents, output_axes, ordered, deps, home, frozenset(key(r.inputs[0]) for r in rows["MayKeep"]), dict(graph.fired))
+
+
+class _DepsOf(dict[Value, frozenset[int]]):
+    """The axes of a `ClassValue`, looked up by its class."""
+
+    def __init__(self, deps: dict[int, frozenset[int]]):
+        super().__init__()
+        self.deps = deps
+
+    def __getitem__(self, value: Value) -> frozenset[int]:
+        assert isinstance(value, ClassValue)
+        return self.deps[value.key]
+
+
+def _points(rows: dict[str, Any], i64: Any, key: Any) -> dict[Any, Any]:
+    """The smallest index term of each class of Index, and each Point as a tuple of them."""
+    best: dict[Any, tuple[tuple[int, str], Ix]] = {}
+    pending = [(make, r) for make in ("Axis", "IndexConst", "IndexAdd", "IndexMul", "IndexDiv", "IndexMod", "IndexOfValue") for r in rows[make]]
+    changed = True
+    while changed:
+        changed = False
+        for make, r in pending:
+            kids = [best.get(v) for v in r.inputs]
+            match make:
+                case "Axis": made: Ix | None = ix.Ax(i64(r.inputs[0]))
+                case "IndexConst": made = ix.IxConst(i64(r.inputs[0]))
+                case "IndexOfValue": made = IxOf(ClassValue(key(r.inputs[0])))
+                case "IndexAdd": made = ix.IxAdd(kids[0][1], kids[1][1]) if kids[0] and kids[1] else None
+                case _: made = {"IndexMul": ix.IxMul, "IndexDiv": ix.IxDiv, "IndexMod": ix.IxMod}[make](kids[0][1], i64(r.inputs[1])) if kids[0] else None
+            if made is None:
+                continue
+            size = 1 + sum(k[0][0] for k in kids if k)
+            rank = (size, repr(made))
+            if r.output not in best or rank < best[r.output][0]:
+                best[r.output] = rank, made
+                changed = True
+    out: dict[Any, Any] = {v: term for v, (_, term) in best.items()}
+    pending_points = list(rows["Coordinate"])
+    out |= {r.output: () for r in rows["End"]}
+    while pending_points:
+        rest = [r for r in pending_points if r.inputs[0] not in out or r.inputs[1] not in out]
+        for r in pending_points:
+            if r.inputs[0] in out and r.inputs[1] in out:
+                out[r.output] = (out[r.inputs[0]], *out[r.inputs[1]])
+        if len(rest) == len(pending_points):
+            break
+        pending_points = rest
+    return out

@@ -1,0 +1,188 @@
+"""Tile IR: a kernel as a tree of folds with a schedule row.
+
+A fold runs over one axis: a `reduce` by a monoid, a `scan` up to a point, or a `twist` (a monoid conjugated by a
+bijection; recipe "softmax") with a score and several channels.  It sits where its dependencies put it: computed once
+for each setting of the axes it depends on.  The result is a value over the output axes that reads folds by name.
+
+A schedule row is the canonical spelling of how the tree is placed on the machine; which rows a kernel has is derived by
+`rules/tile`, and a row's `form` says which algorithm of `emmy.lower.tile_to_kernel` realises it and over which axes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from emmy.ir import loop_ir as loop
+from emmy.ir.dtype import DType
+from emmy.ir.loop_ir import Value
+from emmy.ir.node import IRError, Node
+from emmy.ir.tensor_ir import Shape
+
+
+class FoldResult(Value):
+    """What fold `fold` yields at the axes it depends on.  Channel 0 of a twist is its pivot, 1… its channels."""
+
+    fold: str
+    channel: int
+    element: DType
+    needs: frozenset[int]
+
+    @property
+    def dtype(self) -> DType:
+        return self.element
+
+
+class Fold(Node):
+    """A fold over `axis`.
+
+    `kind`: "reduce", "scan" or "twist"; `recipe`: the monoid, or the twist's recipe.  `lifts`: the value of one element,
+    (x,) for a reduce or scan, (score, value, …) for a twist.  `upto`: for a scan, the index it stops at, inclusive.
+    `needs`: for each result, the axes it depends on.
+    """
+
+    name: str
+    kind: str
+    recipe: str
+    axis: int
+    lifts: tuple[Value, ...]
+    upto: loop.Ix | None
+    needs: tuple[frozenset[int], ...]
+
+    def result(self, channel: int = 0) -> FoldResult:
+        return FoldResult(self.name, channel, self.lifts[channel].dtype, self.needs[channel])
+
+    @property
+    def span(self) -> frozenset[int]:
+        """The axes that any of its results depends on."""
+        return frozenset[int]().union(*self.needs)
+
+
+class Tensor(Node):
+    """A tensor in memory, row-major: its name, shape and stored dtype."""
+
+    name: str
+    shape: Shape
+    element: DType
+
+
+class Row(Node):
+    """A schedule row.  Empty fields are not printed; `print ∘ parse` is the identity."""
+
+    work: str = ""
+    tile: str = ""
+    reduce: str = ""
+    stage: str = ""
+
+    def __str__(self) -> str:
+        fields = (("WORK", self.work), ("TILE", self.tile), ("REDUCE", self.reduce), ("STAGE", self.stage))
+        return ",".join(f"{name}={value}" for name, value in fields if value)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: t256, t16x16, w4 (warps)."""
+        size = 1
+        for n in re.findall(r"\d+", self.work):
+            size *= int(n)
+        return size * (32 if self.work.startswith("w") else 1)
+
+
+ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE")
+
+
+def parse_row(text: str) -> Row:
+    """The row spelled `text`; IRError names an unknown or repeated field."""
+    found: dict[str, str] = {}
+    for part in filter(None, re.split(r"[,\s]+", text.strip())):
+        name, eq, value = part.partition("=")
+        if name not in ROW_FIELDS or not eq or not value or name in found:
+            raise IRError(f"row field {part!r} in {text!r}: the fields are {', '.join(f + '=…' for f in ROW_FIELDS)}, each once")
+        found[name] = value
+    return Row(*(found.get(f, "") for f in ROW_FIELDS))
+
+
+class Schedule(Node):
+    """A row, and the form that realises it: "map", "fold", "contraction" or "twist", with its axes.
+
+    fold: `rows` are the axes a block (or warp) holds one point of, `columns` those it runs over after folding.
+    contraction: tiles of `rows` by `columns`, one grid layer a point of `batch`.  twist: the same, its score tile over
+    (rows, the fold's axis).
+    """
+
+    row: Row
+    form: str
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+    batch: tuple[int, ...] = ()
+
+
+class Kernel(Node):
+    """One kernel: reads `tensors`, writes `output` at every point of `axes` (its dimensions in order, with extents)."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    output: Tensor
+    axes: tuple[tuple[int, int], ...]
+    inner: tuple[tuple[int, int], ...]
+    folds: tuple[Fold, ...]
+    result: Value
+    schedule: Schedule | None = None
+
+    @property
+    def extents(self) -> dict[int, int]:
+        return dict((*self.axes, *self.inner))
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        return tuple(a for a, _ in self.axes)
+
+    def fold(self, name: str) -> Fold:
+        return next(f for f in self.folds if f.name == name)
+
+
+class Program(Node):
+    """Kernels in launch order; `inputs` come from outside, `outputs` are (result name, tensor)."""
+
+    inputs: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+    outputs: tuple[tuple[str, str], ...]
+
+
+def free_axes(roots: tuple[Value, ...]) -> dict[Value, frozenset[int]]:
+    """Like `loop_ir.free_axes`, with fold results depending on the axes their fold needs."""
+    free: dict[Value, frozenset[int]] = {}
+    for v in loop.walk(roots):
+        axes = v.needs if isinstance(v, FoldResult) else frozenset[int]().union(*(free[x] for x in v.operands))
+        if isinstance(v, loop.Load):
+            axes = axes.union(*(loop.axes_of(x, free) for x in v.point))
+        elif isinstance(v, loop.IndexOf):
+            axes |= loop.axes_of(v.at, free)
+        free[v] = axes
+    return free
+
+
+def verify(kernel: Kernel) -> None:
+    """IRError unless folds come before their users, every load names a tensor of the kernel, and every axis has an extent."""
+    extents, tensors = kernel.extents, {t.name: t for t in kernel.tensors}
+    seen: dict[str, Fold] = {}
+
+    def check(value: Value, inside: frozenset[int], where: str) -> None:
+        for v in loop.walk((value,)):
+            if isinstance(v, FoldResult) and (v.fold not in seen or seen[v.fold].result(v.channel) is not v):
+                raise IRError(f"{kernel.name}: {where} reads {v.fold}.{v.channel}, which no earlier fold yields")
+            if isinstance(v, loop.Load) and (v.tensor not in tensors or len(v.point) != len(tensors[v.tensor].shape)):
+                raise IRError(f"{kernel.name}: {where} loads {v.tensor!r} at {len(v.point)} coordinates")
+            if v.binds is not None:
+                raise IRError(f"{kernel.name}: {where} holds a reduction; in Tile IR it is a fold")
+        free = free_axes((value,))[value]
+        if not free <= inside:
+            raise IRError(f"{kernel.name}: {where} depends on axes {sorted(free - inside)}")
+
+    for fold in kernel.folds:
+        if fold.axis not in extents or fold.kind not in ("reduce", "scan", "twist"):
+            raise IRError(f"{kernel.name}: fold {fold.name} over a{fold.axis}")
+        for lift in fold.lifts:
+            check(lift, fold.span | {fold.axis}, f"fold {fold.name}")
+        seen[fold.name] = fold
+    check(kernel.result, frozenset(kernel.outer), "the result")
+    if kernel.output.shape != tuple(n for _, n in kernel.axes):
+        raise IRError(f"{kernel.name}: output shape {kernel.output.shape} over axes {kernel.axes}")

@@ -1,0 +1,74 @@
+"""Loop IR bodies to fold trees: each reduction of a kernel's body becomes a fold placed by its dependencies.
+
+Twisted reductions over one axis with one score are one fold: the pivot and every channel of a carrier.
+"""
+
+from __future__ import annotations
+
+from emmy.ir import index as ix
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.ir.index import Ix
+from emmy.ir.loop_ir import IxOf, Value
+
+Carrier = tuple[str, int, Value, int]      # recipe, axis, score, pass
+
+
+def kernel(name: str, body: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int], tensors: dict[str, tile.Tensor]) -> tile.Kernel:
+    """The fold tree that computes `output` at every point of `axes` by `body`; `tensors` are those a body may load."""
+    order = loop.walk((body,))
+    free = loop.free_axes((body,))
+    carriers: dict[Carrier, list[loop.Channel]] = {}
+    home: dict[Value, Carrier] = {}
+    for v in order:
+        if isinstance(v, loop.Channel | loop.Pivot):
+            # a channel whose value reads the carrier's own results comes a pass later
+            below = [home[w][3] for w in loop.walk((v.x,)) if w in home and home[w][:3] == (v.recipe, v.axis, v.score)] if isinstance(v, loop.Channel) else []
+            home[v] = v.recipe, v.axis, v.score, 1 + max(below, default=-1)
+            carriers.setdefault(home[v], [])
+            if isinstance(v, loop.Channel):
+                carriers[home[v]].append(v)
+    folds: list[tile.Fold] = []
+    made: dict[Value, Value] = {}
+    twists: dict[Carrier, tile.Fold] = {}
+
+    def at(x: Ix) -> Ix:
+        return ix.substitute(x, lambda leaf: IxOf(convert(leaf.value)) if isinstance(leaf, IxOf) else leaf)
+
+    def fold(kind: str, recipe: str, axis: int, lifts: tuple[Value, ...], upto: Ix | None, needs: tuple[frozenset[int], ...]) -> tile.Fold:
+        folds.append(tile.Fold(f"f{len(folds)}", kind, recipe, axis, lifts, upto, needs))
+        return folds[-1]
+
+    def twist(key: Carrier) -> tile.Fold:
+        if key not in twists:
+            recipe, axis, score, _ = key
+            values = tuple(convert(c.x) for c in carriers[key])
+            needs = free[score] - {axis}, *((free[score] | free[c.x]) - {axis} for c in carriers[key])
+            twists[key] = fold("twist", recipe, axis, (convert(score), *values), None, needs)
+        return twists[key]
+
+    def convert(v: Value) -> Value:
+        if v in made:
+            return made[v]
+        match v:
+            case loop.Load(t, element, point): out: Value = loop.Load(t, element, tuple(map(at, point)))
+            case loop.IndexOf(x): out = loop.IndexOf(at(x))
+            case loop.Const(): out = v
+            case loop.Apply(op, args): out = loop.Apply(op, tuple(map(convert, args)))
+            case loop.Cast(element, x): out = loop.Cast(element, convert(x))
+            case loop.Round(element, x): out = loop.Round(element, convert(x))
+            case loop.Reduce(monoid, axis, x): out = fold("reduce", monoid, axis, (convert(x),), None, (free[v],)).result()
+            case loop.Scan(monoid, axis, upto, x): out = fold("scan", monoid, axis, (convert(x),), at(upto), (free[v],)).result()
+            case loop.Pivot(): out = twist(home[v]).result()
+            case loop.Channel(): out = twist(home[v]).result(1 + carriers[home[v]].index(v))
+            case _: raise AssertionError(type(v))
+        made[v] = out
+        return out
+
+    result = convert(body)
+    loads = {v.tensor for v in order if isinstance(v, loop.Load)}
+    bound = sorted({f.axis for f in folds})
+    made_kernel = tile.Kernel(name, tuple(t for n, t in tensors.items() if n in loads), output, tuple((a, extents[a]) for a in axes),
+                              tuple((a, extents[a]) for a in bound), tuple(folds), result)
+    tile.verify(made_kernel)
+    return made_kernel

@@ -1,0 +1,237 @@
+"""Scalar code: Tile IR values to Kernel IR statements.
+
+An `Emitter` holds one scope: the statements written so far, the expression of each axis, and the values already
+computed.  A child scope (a loop's body) sees its parents' values; `hoist` computes what does not depend on an axis
+before the loop over it is opened, so every subterm sits at the outermost loop its axes allow.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Iterable
+from itertools import count
+
+from emmy.instructions.control import For
+from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
+from emmy.instructions.registers import Assign, Declare, DeclareArray, Let
+from emmy.ir import dtype as dt
+from emmy.ir import index as ix
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
+from emmy.ir.index import Ax, Ix
+from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, const
+from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.node import IRError
+from emmy.ir.operators import MONOIDS, unit
+from emmy.lower.tile_to_kernel import twist
+
+VECTOR_BYTES = 16
+
+
+class Emitter:
+    """A scope of a kernel under construction."""
+
+    def __init__(self, kernel: tile.Kernel, parent: Emitter | None = None):
+        self.kernel, self.parent = kernel, parent
+        self.body: list[Stmt] = []
+        self.tensors = {t.name: t for t in (*kernel.tensors, kernel.output)}
+        self.axes: ChainMap[int, Expr] = parent.axes.new_child() if parent else ChainMap()
+        self.values: ChainMap[Value, Expr] = parent.values.new_child() if parent else ChainMap()
+        self.fresh: count[int] = parent.fresh if parent else count()
+        self.free: dict[Value, frozenset[int]] = parent.free if parent else tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result))
+        self.uses: Counter[Value] = parent.uses if parent else Counter(x for v in self.free for x in v.operands)
+        self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
+        sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
+        self.integer: DType = dt.i64 if max(sizes, default=0) >= 1 << 31 else dt.i32
+
+    def child(self) -> Emitter:
+        """A scope inside this one."""
+        return Emitter(self.kernel, self)
+
+    def emit(self, *statements: Stmt) -> None:
+        self.body.extend(statements)
+
+    def name(self, stem: str) -> str:
+        return f"{stem}{next(self.fresh)}"
+
+    def let(self, stem: str, value: Expr) -> Expr:
+        """`value` in a variable of its own, unless it is one already or a constant."""
+        if isinstance(value, Var | Const):
+            return value
+        var = Var(self.name(stem), value.dtype)
+        self.emit(Let(var, value))
+        return var
+
+    def declare(self, stem: str, value: Expr) -> Var:
+        """A mutable variable."""
+        var = Var(self.name(stem), value.dtype)
+        self.emit(Declare(var, value))
+        return var
+
+    def whole(self, e: Expr) -> Expr:
+        """An i32 expression in the kernel's index type."""
+        return e if e.dtype is self.integer else Convert(self.integer, e)
+
+    # -- axes ---------------------------------------------------------------------------------------------------
+    def place(self, axes: Iterable[int], flat: Expr) -> None:
+        """Give `axes` the coordinates of the row-major position `flat`."""
+        order = list(axes)
+        extents = self.kernel.extents
+        for k, a in reversed(list(enumerate(order))):
+            n = extents[a]
+            self.axes[a] = self.let("i", self.whole(flat % n if k else flat)) if n > 1 else const(self.integer, 0)
+            flat = flat // n if k else flat
+
+    def index(self, x: Ix) -> Expr:
+        """An index term as an integer expression."""
+        match x:
+            case Ax(a): return self.axes[a]
+            case ix.IxConst(n): return const(self.integer, n)
+            case ix.IxAdd(a, b): return self.index(a) + self.index(b)
+            case ix.IxMul(a, n): return self.index(a) * n
+            case ix.IxDiv(a, n): return self.index(a) // n
+            case ix.IxMod(a, n): return self.index(a) % n
+            case IxOf(value): return Convert(self.integer, self.value(value)) if self.integer is not dt.i64 else self.value(value)
+        raise IRError(f"index {x} in Tile IR")
+
+    def offset(self, tensor: str, point: tuple[Ix, ...]) -> Expr:
+        """The row-major offset of a point of a tensor."""
+        return self.index(ix.flatten(point, self.tensors[tensor].shape))
+
+    def output_offset(self) -> Expr:
+        """The offset of the current output point."""
+        return self.offset(self.kernel.output.name, tuple(map(Ax, self.kernel.outer)))
+
+    # -- values -------------------------------------------------------------------------------------------------
+    def value(self, v: Value) -> Expr:
+        """The expression of `v` at the current axes; what it needs is emitted here unless an outer scope has it."""
+        if v not in self.values:
+            self.values[v] = self._build(v)
+        return self.values[v]
+
+    def _build(self, v: Value) -> Expr:
+        match v:
+            case loop.Load(name, element, point):
+                var = Var(self.name("x"), element.compute)
+                offset = self.offset(name, point)
+                other = const(element.compute, 0) if self.guard is not None else None
+                self.emit(LoadGlobal(var, name, offset, self.guard, other))
+                return var
+            case loop.Const(element, bits):
+                return Const(element, bits)
+            case loop.IndexOf(at):
+                return Convert(dt.i64, self.index(at)) if self.integer is not dt.i64 else self.index(at)
+            case loop.Apply(op, args):
+                return self._shared(v, Apply(op, tuple(map(self.value, args))))
+            case loop.Cast(element, x) | loop.Round(element, x):
+                narrow = Convert(element, self.value(x))
+                return self._shared(v, narrow if element.compute is element else Convert(element.compute, narrow))
+            case tile.FoldResult(fold, channel):
+                results = self.serial_fold(self.kernel.fold(fold))
+                return results[channel]
+        raise IRError(f"{type(v).__name__} in Tile IR")
+
+    def _shared(self, v: Value, e: Expr) -> Expr:
+        return self.let("v", e) if self.uses[v] > 1 else e
+
+    def hoist(self, roots: Iterable[Value], *axes: int) -> None:
+        """Compute here every part of `roots` that does not depend on `axes`."""
+        for root in roots:
+            for v in loop.walk((root,)):
+                users_inside = self.free[v].isdisjoint(axes) and not isinstance(v, loop.Const | loop.IndexOf) and v not in self.values
+                if users_inside:
+                    self.values[v] = self.let("v", self.value(v))
+
+    # -- folds, one thread --------------------------------------------------------------------------------------
+    def serial_fold(self, fold: tile.Fold) -> tuple[Expr, ...]:
+        """Run a fold in one loop of this thread; its results are registered and returned."""
+        state = self.initial(fold)
+        stop = self.index(fold.upto) + 1 if fold.upto is not None else const(self.integer, self.kernel.extents[fold.axis])
+        self.hoist(fold.lifts, fold.axis)
+        inner = self.child()
+        var = Var(self.name("r"), self.integer)
+        inner.axes[fold.axis] = var
+        inner.accumulate(fold, state, [tuple(inner.value(x) for x in fold.lifts)])
+        self.emit(For(var, const(self.integer, 0), stop, const(self.integer, 1), False, tuple(inner.body)))
+        return self.finish(fold, state)
+
+    def initial(self, fold: tile.Fold) -> tuple[Var, ...]:
+        """Mutable variables that hold the fold's neutral state."""
+        if fold.kind == "twist":
+            return tuple(self.declare("s", e) for e in twist.initial(tuple(x.dtype for x in fold.lifts)))
+        dtype = fold.lifts[0].dtype
+        return (self.declare("s", const(dtype, unit(fold.recipe, dtype))),)
+
+    def accumulate(self, fold: tile.Fold, state: tuple[Var, ...], elements: list[tuple[Expr, ...]]) -> None:
+        """Fold some elements into the state."""
+        if fold.kind == "twist":
+            twist.accumulate(self, state, elements)
+            return
+        for (x,) in elements:
+            self.emit(Assign(state[0], Apply(MONOIDS[fold.recipe].operator, (state[0], x))))
+
+    def merge(self, fold: tile.Fold, state: tuple[Var, ...], other: tuple[Expr, ...]) -> None:
+        """Combine another state into this one."""
+        if fold.kind == "twist":
+            twist.merge(self, state, other)
+        else:
+            self.emit(Assign(state[0], Apply(MONOIDS[fold.recipe].operator, (state[0], other[0]))))
+
+    def finish(self, fold: tile.Fold, state: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Make the state's components the fold's results in this scope."""
+        for channel, e in enumerate(state):
+            self.values[fold.result(channel)] = e
+        return state
+
+    # -- vectors ------------------------------------------------------------------------------------------------
+    def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int) -> dict[loop.Load, str]:
+        """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load below `roots` for which they are
+        one aligned run: the register array that holds each, in its compute dtype."""
+        arrays: dict[loop.Load, str] = {}
+        for v in loop.walk(tuple(roots)):
+            if isinstance(v, loop.Load) and v not in self.values and self.guard is None and vectorises(self.tensors[v.tensor], v.point, axis, width):
+                first = self.child()
+                first.axes[axis] = start
+                offset = first.offset(v.tensor, v.point)
+                arrays[v] = self.name("x")
+                self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None))
+                step = min(width, VECTOR_BYTES // v.element.bytes)
+                for k in range(0, width, step):
+                    self.emit(LoadGlobalVector(arrays[v], k, v.tensor, offset + k, step))
+        return arrays
+
+    def neighbour(self, axis: int, start: Expr, lane: Expr, arrays: dict[loop.Load, str]) -> Emitter:
+        """A scope for the neighbour `lane` of a run that `load_vectors` has read."""
+        inner = self.child()
+        inner.axes[axis] = start + lane
+        for load, array in arrays.items():
+            inner.values[load] = Element(array, load.element.compute, lane)
+        return inner
+
+
+def affine(x: Ix) -> tuple[dict[Ix, int], int]:
+    """`x` as (coefficient of each leaf, constant); quotients and remainders count as leaves."""
+    match x:
+        case ix.IxConst(n): return {}, n
+        case ix.IxAdd(a, b):
+            (left, m), (right, n) = affine(a), affine(b)
+            return {k: left.get(k, 0) + right.get(k, 0) for k in {**left, **right}}, m + n
+        case ix.IxMul(a, n):
+            inner, m = affine(a)
+            return {k: c * n for k, c in inner.items()}, m * n
+    return {x: 1}, 0
+
+
+def stride(tensor: tile.Tensor, point: tuple[Ix, ...], axis: int) -> int | None:
+    """How far apart in memory `point` lies for neighbours along `axis`; None where that varies."""
+    terms, _ = affine(ix.flatten(point, tensor.shape))
+    if any(axis in loop.axes_of(leaf) for leaf in terms if leaf is not Ax(axis) and not isinstance(leaf, Ax)):
+        return None
+    return terms.get(Ax(axis), 0)
+
+
+def vectorises(tensor: tile.Tensor, point: tuple[Ix, ...], axis: int, width: int) -> bool:
+    """Whether `width` neighbours along `axis` are one aligned run, for every setting of the other axes."""
+    terms, constant = affine(ix.flatten(point, tensor.shape))
+    return width > 1 and stride(tensor, point, axis) == 1 and constant % width == 0 and all(c % width == 0 for leaf, c in terms.items() if leaf is not Ax(axis))
