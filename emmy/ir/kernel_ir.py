@@ -169,7 +169,8 @@ _RESERVED = frozenset((
     "thread block_x block_y block_z shared_memory global shared let var array read write barrier kernel unroll main isnan max min "
     "abs llabs asm auto bool break case char class const continue default delete do double else enum extern false float for goto if "
     "inline int long new operator private public register return short signed sizeof static struct switch template this true "
-    "typedef typename union unsigned using virtual void volatile while and or xor not").split()) | {f + end for f in _CALLS.split() for end in ("", "f")}
+    "typedef typename union unsigned using virtual void volatile while and or xor not").split()
+    + [f + end for f in _CALLS.split() for end in ("", "f")])
 
 
 class Scope:
