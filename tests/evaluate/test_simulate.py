@@ -10,8 +10,7 @@ from emmy.evaluate.simulate import simulate
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DTYPES, DType
 from emmy.ir.kernel_ir import Apply, Convert, Kernel, Var
-from emmy.ir.node import IRError
-from emmy.ir.operators import OPERATORS, apply, result_dtype
+from emmy.ir.operators import OPERATORS, apply
 from tests import kernels
 
 NORMAL = np.random.default_rng(0).standard_normal
@@ -31,7 +30,8 @@ def test_map_with_a_tail(element: DType) -> None:
     assert np.array_equal(y, np.exp(-x.astype(element.compute.numpy)).astype(element.numpy))
 
 
-@pytest.mark.parametrize(("element", "width"), [(dt.f32, 4), (dt.f32, 1), (dt.bf16, 8), (dt.bf16, 1), (dt.f16, 2), (dt.f64, 2), (dt.i64, 2), (dt.i32, 2)])
+@pytest.mark.parametrize(("element", "width"), [
+    (dt.f32, 4), (dt.f32, 1), (dt.bf16, 8), (dt.bf16, 1), (dt.f16, 2), (dt.f64, 2), (dt.i64, 2), (dt.i32, 2)])
 def test_vectors(element: DType, width: int) -> None:
     x = (NORMAL(64 * width + 2 * width) * 9).astype(element.numpy)
     (y,) = run(kernels.vector_copy(len(x), element, width), x)
@@ -74,20 +74,7 @@ def test_fma_rounds_once() -> None:
     assert (y == np.float32(2**-24)).all()
 
 
-def cases() -> list[tuple[str, DType]]:
-    out = []
-    for name, op in OPERATORS.items():
-        for d in (dt.f32, dt.f64, dt.i32, dt.i64, dt.bool_):
-            operands = (dt.bool_, d, d) if name == "select" else (d,) * op.arity
-            try:
-                result_dtype(name, operands)
-            except IRError:
-                continue
-            out.append((name, d))
-    return out
-
-
-@pytest.mark.parametrize(("op", "element"), cases(), ids=lambda v: str(v))
+@pytest.mark.parametrize(("op", "element"), kernels.operator_cases(), ids=lambda v: str(v))
 def test_operators(op: str, element: DType) -> None:
     """Arrays and scalars give the operator's own result, in its own dtype."""
     pool = np.array([-3, -1, 0, 1, 2, 7] + [np.nan, np.inf, -0.0, 0.3] * (element.kind == "float")).astype(element.numpy)
@@ -100,7 +87,7 @@ def test_operators(op: str, element: DType) -> None:
         f = meaning(op, element)
         result = f(*args)
         assert result.dtype == expected.dtype
-        np.testing.assert_allclose(result, expected, rtol=1e-6) if element.kind == "float" else np.testing.assert_array_equal(result, expected)
+        np.testing.assert_allclose(result, expected, rtol=1e-6 if element.kind == "float" else 0)
         assert np.asarray(f(*(a[5] for a in args))).dtype == expected.dtype
 
 
