@@ -1,0 +1,11 @@
+"""The statements of Kernel IR, one module a family: fields and text, rules, CUDA, meaning for the simulator, cost."""
+
+from emmy.instructions.barrier import Barrier
+from emmy.instructions.control import For, If
+from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector, StoreGlobal, StoreGlobalVector
+from emmy.instructions.registers import Assign, Declare, DeclareArray, Let, SetElement
+from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreShared, StoreSharedVector
+from emmy.instructions.shuffle import ShuffleXor
+
+__all__ = ["Assign", "Barrier", "Declare", "DeclareArray", "For", "If", "Let", "LoadGlobal", "LoadGlobalVector", "LoadShared", "LoadSharedVector",
+    "SetElement", "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreShared", "StoreSharedVector"]

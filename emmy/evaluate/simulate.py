@@ -1,0 +1,111 @@
+"""Runs a kernel on the CPU thread by thread, and fails where a GPU would be wrong or hang.
+
+Blocks run one after another, the warps of a block until each has to wait.  Each value has the precision of its dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+
+import numpy as np
+
+from emmy.evaluate.machine import Fault, Machine, Memory, Warp
+from emmy.ir.kernel_ir import Kernel, Stmt, verify
+from emmy.ir.kernel_text import print_statement
+
+
+class SimulationError(Exception):
+    """A kernel that must not run.  `kind` is one of
+
+    argument       a buffer that the kernel does not take as given
+    bounds         an element outside its buffer, or a vector that is not aligned
+    uninitialised  a read of what nobody wrote
+    race           two threads at one element, one of them writing, with no barrier between
+    barrier        a barrier that not all threads reach
+    shuffle        a shuffle of a warp whose lanes are not all active
+    deadlock       warps that wait for what never comes
+    steps          a loop that does not end
+    unwritten      an element of the output that no thread wrote
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool = True, limit: int = 10_000_000) -> None:
+    """Runs `kernel` on flat arrays in their stored dtypes; those with access "write" are overwritten in place.
+
+    What a written buffer held before counts as uninitialised.  `poison`: every element of it must have been written at the
+    end.  `limit`: loop iterations that a warp may take.  Raises IRError for a malformed kernel and SimulationError.
+    """
+    verify(kernel)
+    names = {p.name for p in kernel.parameters}
+    if names != set(buffers):
+        raise SimulationError("argument", f"kernel {kernel.name} takes {', '.join(sorted(names))}, not {', '.join(sorted(buffers))}")
+    for p in kernel.parameters:
+        given = buffers[p.name]
+        if given.dtype != p.element.numpy or given.shape != (p.length,):
+            raise SimulationError("argument", f"buffer {p.name} of kernel {kernel.name} is {p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
+    parameters = {p.name: Memory(p.name, buffers[p.name], written=p.access == "read") for p in kernel.parameters}
+    machine = Machine(kernel, lambda w, fault, s: _explain(kernel, w, fault, s))
+    epoch = 0
+    with np.errstate(all="ignore"):
+        for z, y, x in product(*(range(n) for n in reversed(kernel.grid))):
+            shared = {b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
+            warps = [Warp(t, kernel.block, (x, y, z), len(machine.slots), parameters | shared, limit) for t in range(0, kernel.block, 32)]
+            epoch = _run_block(kernel, warps, machine.main, epoch)
+    for p in kernel.parameters:
+        if poison and p.access == "write" and (missing := np.flatnonzero(parameters[p.name].writer < 0)).size:
+            raise SimulationError("unwritten", f"kernel {kernel.name} leaves {missing.size} of {p.length} elements of {p.name}, the first {missing[0]}")
+
+
+def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterator[object]], first: int) -> int:
+    """Runs the warps of a block from epoch `first`; the epoch that follows its last."""
+    epoch = first
+    running = {w: main(w) for w in warps}
+    waits: dict[Warp, object] = dict.fromkeys(warps)
+    for w in warps:
+        w.enter(epoch, first)
+    while running:
+        moved = False
+        for w, program in list(running.items()):
+            wait = waits[w]
+            if wait is None or callable(wait) and wait():
+                moved = True
+                try:
+                    waits[w] = next(program)
+                except StopIteration:
+                    del running[w]
+        sites = {waits[w] for w in running}
+        if sites and all(isinstance(s, int) for s in sites):
+            if len(running) < len(warps) or len(sites) > 1:
+                raise SimulationError("barrier", _barrier(kernel, warps, running, waits))
+            epoch += 1
+            for w in running:
+                w.enter(epoch, first)
+                waits[w] = None
+        elif running and not moved:
+            raise SimulationError("deadlock", f"kernel {kernel.name}, block {_block(warps[0])}: "
+                f"no warp can go on; waiting: {', '.join(_threads(w) for w in running)}")
+    return epoch + 1
+
+
+def _explain(kernel: Kernel, w: Warp, fault: Fault, s: Stmt) -> SimulationError:
+    shown = ", ".join(map(str, fault.threads[:4])) + (f" and {len(fault.threads) - 4} more" if len(fault.threads) > 4 else "")
+    where = f"kernel {kernel.name}, `{print_statement(s)[0]}`, block {_block(w)}, thread{'s' * (len(fault.threads) > 1)} {shown}"
+    return SimulationError(fault.kind, f"{where}: {fault.detail}")
+
+
+def _barrier(kernel: Kernel, warps: list[Warp], running: Mapping[Warp, object], waits: Mapping[Warp, object]) -> str:
+    states = [f"{_threads(w)} {f'wait at barrier {waits[w]} of its text' if w in running else 'have ended'}" for w in warps]
+    return f"kernel {kernel.name}, `barrier`, block {_block(warps[0])}: {'; '.join(states)}"
+
+
+def _block(w: Warp) -> str:
+    return f"({', '.join(str(int(b)) for b in w.block)})"
+
+
+def _threads(w: Warp) -> str:
+    return f"threads {w.threads[0]} to {min(int(w.threads[-1]), w.size - 1)}"

@@ -1,0 +1,170 @@
+"""The CUDA of expressions: every operator of `emmy.ir.operators`, every constant and conversion.
+
+Math functions are the accurate ones; nothing contracts, since nvcc runs with `--fmad=false` and only `fma` fuses.
+Operators that C lacks are functions named `emmy_…`, which `prelude` adds to a module that uses them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Thread, Var
+from emmy.ir.node import IRError
+
+TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float", dt.f64: "double"}
+PRIMARY, UNARY, TERNARY = 16, 14, 3
+
+# symbol and precedence, as in C; all of them group to the left
+INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13), "lt": ("<", 10), "le": ("<=", 10), "eq": ("==", 9),
+    "ne": ("!=", 9), "xor": ("!=", 9), "and": ("&&", 5), "or": ("||", 4)}
+_INTEGER_INFIX = {"truncdiv": ("/", 13), "fmod": ("%", 13)}
+_BOOL_INFIX = {"max": ("||", 4), "min": ("&&", 5)}
+_CALLS = {"float": {"abs": "fabs", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin",
+    "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "fmod": "fmod",
+    "pow": "pow"}, "int": {"max": "max", "min": "min"}, "bool": {}}
+_HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min"}
+
+_DEVICE = "__device__ __forceinline__"
+FUNCTIONS = {
+    "emmy_sign": f"""template <class T>
+{_DEVICE} T emmy_sign(T x) {{ return x != x ? x : static_cast<T>((x > 0) - (x < 0)); }}""",
+    "emmy_mod": f"""{_DEVICE} float emmy_mod(float x, float y) {{ float r = fmodf(x, y); return r != 0 && (r < 0) != (y < 0) ? r + y : r; }}
+{_DEVICE} double emmy_mod(double x, double y) {{ double r = fmod(x, y); return r != 0 && (r < 0) != (y < 0) ? r + y : r; }}
+{_DEVICE} int emmy_mod(int x, int y) {{ int r = x % y; return r != 0 && (r < 0) != (y < 0) ? r + y : r; }}
+{_DEVICE} long long emmy_mod(long long x, long long y) {{ long long r = x % y; return r != 0 && (r < 0) != (y < 0) ? r + y : r; }}""",
+    "emmy_floordiv": f"""template <class T>
+{_DEVICE} T emmy_floordiv(T x, T y) {{ return x / y - (x % y != 0 && (x < 0) != (y < 0)); }}""",
+    "emmy_max": f"""{_DEVICE} float emmy_max(float x, float y) {{
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}}
+{_DEVICE} double emmy_max(double x, double y) {{ return x > y || x != x ? x : y; }}""",
+    "emmy_min": f"""{_DEVICE} float emmy_min(float x, float y) {{
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}}
+{_DEVICE} double emmy_min(double x, double y) {{ return x < y || x != x ? x : y; }}""",
+    "emmy_vector": """// N elements that move in one access
+template <class T, int N>
+struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
+    "emmy_load": f"""template <int N, class To, class From>
+{_DEVICE} void emmy_load(To* to, const From* from) {{
+  const emmy_vector<From, N> v = *reinterpret_cast<const emmy_vector<From, N>*>(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = static_cast<To>(v.at[i]);
+}}""",
+    "emmy_store": f"""template <int N, class To, class From>
+{_DEVICE} void emmy_store(To* to, const From* from) {{
+  emmy_vector<To, N> v;
+#pragma unroll
+  for (int i = 0; i < N; ++i) v.at[i] = static_cast<To>(from[i]);
+  *reinterpret_cast<emmy_vector<To, N>*>(to) = v;
+}}""",
+}
+_NEEDS = {"emmy_load": "emmy_vector", "emmy_store": "emmy_vector"}
+
+
+def prelude(text: str) -> str:
+    """The includes and functions that CUDA text uses."""
+    used = set(re.findall(r"\bemmy_\w+", text))
+    used |= {_NEEDS[f] for f in used & _NEEDS.keys()}
+    includes = [f"#include <{h}>" for h, t in (("cuda_bf16.h", "bfloat16"), ("cuda_fp16.h", "__half")) if t in text]
+    return "\n\n".join(filter(None, ("\n".join(includes), *(body for name, body in FUNCTIONS.items() if name in used))))
+
+
+def spell(e: Expr) -> str:
+    """The expression in CUDA, with no parentheses that C does not need."""
+    return _spell(e)[0]
+
+
+def at_least(e: Expr, precedence: int) -> str:
+    """The expression as an operand of something that binds this tightly."""
+    text, own = _spell(e)
+    return text if own >= precedence else f"({text})"
+
+
+def _spell(e: Expr) -> tuple[str, int]:
+    match e:
+        case Const(element, bits): return constant(element, bits)
+        case Var(name, _): return name, PRIMARY
+        case Thread(): return "thread", PRIMARY
+        case Block(axis): return f"block_{'xyz'[axis]}", PRIMARY
+        case Element(array, _, index): return f"{array}[{spell(index)}]", PRIMARY
+        case Convert(element, x): return conversion(at_least(x, UNARY), x.dtype, element)
+        case Apply(op, args): return _apply(op, args)
+    raise AssertionError(type(e))
+
+
+def _apply(op: str, args: tuple[Expr, ...]) -> tuple[str, int]:
+    of = args[-1].dtype
+    infix = (INFIX | (_INTEGER_INFIX if of.kind == "int" else _BOOL_INFIX if of.kind == "bool" else {})).get(op)
+    if infix:
+        symbol, p = infix
+        return f"{at_least(args[0], p)} {symbol} {at_least(args[1], p + 1)}", p
+    suffix = "f" if of is dt.f32 else ""
+    x = [spell(a) for a in args]
+    match op:
+        case "neg" | "not":
+            symbol, operand = "-" if op == "neg" else "!", at_least(args[0], UNARY)
+            return symbol + (f"({operand})" if operand.startswith("-") else operand), UNARY
+        case "select": return f"{at_least(args[0], TERNARY + 1)} ? {at_least(args[1], TERNARY)} : {at_least(args[2], TERNARY)}", TERNARY
+        case "recip": return f"{constant(of, dt.bits(of, 1))[0]} / {at_least(args[0], 14)}", 13
+        case "isnan": return f"isnan({x[0]})", PRIMARY
+        case "fma": return f"__fma{suffix}_rn({', '.join(x)})", PRIMARY
+        case "abs" if of.kind == "int": return f"{'abs' if of is dt.i32 else 'llabs'}({x[0]})", PRIMARY
+        case "truncdiv": return f"trunc{suffix}({at_least(args[0], 13)} / {at_least(args[1], 14)})", PRIMARY
+        case "floordiv" if of.kind == "float": return f"floor{suffix}({at_least(args[0], 13)} / {at_least(args[1], 14)})", PRIMARY
+    if op in _CALLS[of.kind]:
+        return f"{_CALLS[of.kind][op]}{suffix}({', '.join(x)})", PRIMARY
+    if op in _HELPERS:
+        return f"{_HELPERS[op]}({', '.join(x)})", PRIMARY
+    raise IRError(f"{op} of {of} has no CUDA")
+
+
+def constant(element: DType, bits: int) -> tuple[str, int]:
+    """A constant in CUDA, exactly, and its precedence."""
+    value = dt.value(element, bits)
+    if element is dt.bool_:
+        return str(bool(value)).lower(), PRIMARY
+    if element.kind == "int":
+        suffix = "" if element is dt.i32 else "LL"
+        lowest = value == np.iinfo(element.numpy).min
+        return (f"(-{-(int(value) + 1)}{suffix} - 1)", PRIMARY) if lowest else (f"{value}{suffix}", PRIMARY if value >= 0 else UNARY)
+    if element in (dt.f16, dt.bf16):
+        return f"__ushort_as_{'half' if element is dt.f16 else 'bfloat16'}({bits:#06x})", PRIMARY
+    if np.isfinite(value):
+        return decimal(element, bits) + ("f" if element is dt.f32 else ""), UNARY if bits >> (element.bytes * 8 - 1) else PRIMARY
+    if np.isinf(value) and element is dt.f32:
+        return ("-INFINITY", UNARY) if value < 0 else ("INFINITY", PRIMARY)
+    return (f"__int_as_float({bits:#x})" if element is dt.f32 else f"__longlong_as_double({bits:#x}LL)"), PRIMARY
+
+
+def decimal(element: DType, bits: int) -> str:
+    """The shortest decimal that reads back as this finite float."""
+    value = dt.value(element, bits)
+    text = str(value)
+    if dt.bits(element, float(text)) != bits:
+        text = repr(float(value))
+    return text if re.search(r"[.e]", text) else text + ".0"
+
+
+def conversion(x: str, source: DType, target: DType) -> tuple[str, int]:
+    """`x`, which binds as tightly as a cast's operand, converted from dtype `source` to `target`, and its precedence."""
+    if source is target:
+        return x, UNARY
+    if source.compute is not source:
+        x, source = f"__{'half2' if source is dt.f16 else 'bfloat162'}float({x})", dt.f32
+        if source is target:
+            return x, PRIMARY
+    if target is dt.bool_:
+        return f"{x} != {constant(source, 0)[0]}", 9
+    if target in (dt.f16, dt.bf16):
+        single = x if source is dt.f32 else f"(float){x}"
+        return (f"__float2half_rn({single})" if target is dt.f16 else f"__float2bfloat16_rn({single})"), PRIMARY
+    return f"({TYPES[target]}){x}", UNARY

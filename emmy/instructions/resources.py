@@ -1,0 +1,44 @@
+"""What a kernel uses, by its text alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from emmy.ir.kernel_ir import Apply, Kernel, Stmt, subexpressions
+from emmy.ir.operators import OPERATORS
+
+
+class Resources(NamedTuple):
+    """`registers_estimate` for a thread, 32 bits each; bytes of global memory and fp32-equivalent operations for the whole launch.
+
+    Loops count as often as their constant bounds say, once where they are not constant; guards are taken to hold, and of a
+    branch both sides count.  Integer operations are not counted.
+    """
+
+    shared_bytes: int
+    registers_estimate: int
+    global_bytes: int
+    flops: float
+
+
+def resources(kernel: Kernel) -> Resources:
+    """The resources that the statements of `kernel` count."""
+    types = kernel.types
+
+    def count(body: tuple[Stmt, ...]) -> tuple[int, int, float]:
+        own, nested, moved, flops = 0, 0, 0, 0.0
+        for s in body:
+            inner = [count(b) for b in s.bodies]
+            own += s.words
+            nested = max([nested, *(i[0] for i in inner)])
+            moved += s.traffic(types) + s.trips * sum(i[1] for i in inner)
+            flops += sum(_flops(e) for e in s.expressions if isinstance(e, Apply)) + s.trips * sum(i[2] for i in inner)
+        return own + nested, moved, flops
+
+    registers, moved, flops = count(kernel.body)
+    return Resources(kernel.shared_bytes, registers, moved * kernel.threads, flops * kernel.threads)
+
+
+def _flops(e: Apply) -> float:
+    return sum(OPERATORS[x.op].flops * (2 if x.op == "fma" else 1) for x in subexpressions(e)
+               if isinstance(x, Apply) and x.args[-1].dtype.kind == "float")

@@ -1,0 +1,49 @@
+"""Shuffles: values exchanged by the lanes of a warp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from emmy.instructions.arithmetic import TYPES, spell
+from emmy.instructions.registers import words
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Expr, Register, Scope, Stmt, Var
+from emmy.ir.node import IRError
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step, Warp
+
+
+class ShuffleXor(Stmt):
+    """`var` is the `value` of the lane whose number differs by `lane_mask` (1 to 31, exclusive or); all 32 lanes must be active."""
+
+    var: Var
+    value: Expr
+    lane_mask: int
+    syntax = "shuffle_xor {var:new} = {value}, {lane_mask}"
+
+    def check(self, scope: Scope) -> None:
+        scope.expr(self.value, self.var.element)
+        if not 1 <= self.lane_mask <= 31:
+            raise IRError(f"lane mask {self.lane_mask}; lanes differ by 1 to 31")
+        scope.define(self.var.name, Register("let", self.var.element))
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        call = f"__shfl_xor_sync(0xffffffffu, {spell(self.value)}, {self.lane_mask})"
+        return [f"const {TYPES[self.var.element]} {self.var.name} = {call}{' != 0' if self.var.element is dt.bool_ else ''};"]
+
+    def meaning(self, machine: Machine) -> Step:
+        slot, value, source = machine.slot(self.var.name), machine.value(self.value), np.arange(32) ^ self.lane_mask
+
+        def run(w: Warp) -> None:
+            w.require_all("shuffle", "needs all 32 lanes of the warp", lanes=32)
+            w.registers[slot] = w.spread(value(w))[source]
+        return run
+
+    @property
+    def words(self) -> int:
+        return words(self.var.element)

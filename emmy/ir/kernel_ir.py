@@ -1,0 +1,245 @@
+"""Kernel IR: the text of a CUDA kernel as nodes.
+
+Expressions are pure and belong to one thread: constants, registers, indices, operators of `emmy.ir.operators`.  Memory,
+control and the meeting of threads are statements, defined by `emmy.instructions`: each class carries its text, its rules,
+its CUDA, its meaning for the simulator and what it costs.  `verify` checks a kernel before anything reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_expr import Apply, Block, Const, Convert, Element, Expr, Thread, Var, const, fold, int32, operands, subexpressions, widen
+from emmy.ir.node import IRError, Node
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step
+
+__all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt", "Thread",
+    "Var", "const", "fold", "int32", "operands", "subexpressions", "verify", "walk", "widen"]
+
+
+STATEMENTS: dict[str, type[Stmt]] = {}
+
+
+class Stmt(Node):
+    """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it."""
+
+    syntax: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        STATEMENTS[cls.__name__] = cls
+
+    @property
+    def bodies(self) -> tuple[tuple[Stmt, ...], ...]:
+        """The statements inside, by block."""
+        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), tuple))  # type: ignore[arg-type]
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """The expressions it evaluates (and the variable it sets)."""
+        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), Expr))  # type: ignore[arg-type]
+
+    def check(self, scope: Scope) -> None:
+        """IRError where the statement breaks a rule; defines its names in `scope`."""
+        raise NotImplementedError
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        """Its lines of CUDA, given the stored dtype of each buffer."""
+        raise NotImplementedError
+
+    def meaning(self, machine: Machine) -> Step:
+        """What a warp does: a function of the warp, or a generator function where the warp may have to wait."""
+        raise NotImplementedError
+
+    @property
+    def trips(self) -> int:
+        """How often its bodies run, where that is constant; 1 where it is not known."""
+        return 1
+
+    @property
+    def words(self) -> int:
+        """The 32-bit registers its names hold."""
+        return 0
+
+    def traffic(self, types: Mapping[str, DType]) -> int:
+        """The bytes of global memory that one thread moves."""
+        return 0
+
+
+class GlobalBuffer(Node):
+    """A parameter of a kernel: `length` elements in global memory, aligned to 16 bytes."""
+
+    name: str
+    element: DType
+    length: int
+    access: Literal["read", "write"]
+
+
+class SharedBuffer(Node):
+    """`length` elements of a block's shared memory, aligned to 16 bytes."""
+
+    name: str
+    element: DType
+    length: int
+
+    @property
+    def bytes(self) -> int:
+        """Its size, padded so that the next buffer is aligned."""
+        return -(-self.length * self.element.bytes // 16) * 16
+
+
+class Kernel(Node):
+    """A kernel: `grid` blocks of `block` threads run `body`."""
+
+    name: str
+    parameters: tuple[GlobalBuffer, ...]
+    shared: tuple[SharedBuffer, ...]
+    grid: tuple[int, int, int]
+    block: int
+    body: tuple[Stmt, ...]
+
+    @property
+    def types(self) -> dict[str, DType]:
+        """The stored dtype of each buffer."""
+        return {b.name: b.element for b in (*self.parameters, *self.shared)}
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(b.bytes for b in self.shared)
+
+    @property
+    def dynamic_shared_bytes(self) -> int:
+        """What a launch must ask for: 0 where the buffers fit the 48 KB that a kernel may declare statically."""
+        return self.shared_bytes if self.shared_bytes > 48 * 1024 else 0
+
+    @property
+    def threads(self) -> int:
+        return prod(self.grid) * self.block
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, outer ones first."""
+    for s in body:
+        yield s
+        for inner in s.bodies:
+            yield from walk(inner)
+
+
+class Register(NamedTuple):
+    """What a name means: a constant (`let`), a variable (`var`) or an array of `length`; `static` where its value is known after unrolling."""
+
+    kind: Literal["let", "var", "array"]
+    dtype: DType
+    length: int = 0
+    static: bool = False
+
+
+_RESERVED = frozenset(("thread block_x block_y block_z asm auto bool break case char class const continue default delete do double else enum extern "
+    "false float for goto if inline int long new operator private public register return short signed sizeof static struct switch template "
+    "this true typedef union unsigned using virtual void volatile while max min abs shared_memory global shared let var array load store "
+    "barrier kernel unroll").split())
+
+
+class Scope:
+    """The names a statement sees; `assigned` gathers the registers set so far."""
+
+    def __init__(self, buffers: Mapping[str, GlobalBuffer | SharedBuffer], names: Mapping[str, Register], assigned: set[str]) -> None:
+        self.buffers, self.names, self.assigned = buffers, dict(names), assigned
+
+    def body(self, body: tuple[Stmt, ...], *, define: Callable[[Scope], None] | None = None) -> set[str]:
+        """Checks a block in a scope of its own; the names it assigns."""
+        inner = Scope(self.buffers, self.names, set())
+        if define:
+            define(inner)
+        for s in body:
+            try:
+                s.check(inner)
+            except IRError as error:
+                raise error if "\n" in str(error) else IRError(f"{error}\n  in {_head(s)}") from None
+        self.assigned |= inner.assigned
+        return inner.assigned
+
+    def define(self, name: str, register: Register) -> None:
+        check_name(name)
+        if name in self.names or name in self.buffers:
+            raise IRError(f"{name} is defined twice")
+        self.names[name] = register
+
+    def register(self, name: str, *kinds: str) -> Register:
+        """What `name` means; IRError unless it is one of `kinds`."""
+        if name not in self.names:
+            raise IRError(f"{name} is not defined")
+        if self.names[name].kind not in kinds:
+            raise IRError(f"{name} is a {self.names[name].kind}, not {' or '.join(kinds)}")
+        return self.names[name]
+
+    def expr(self, e: Expr, *dtypes: DType) -> Expr:
+        """Checks an expression, and that its dtype is one of `dtypes` if any is given."""
+        if not isinstance(e, Expr):
+            raise IRError(f"{e!r} is not an expression")
+        for x in subexpressions(e):
+            if isinstance(x, Var) and self.register(x.name, "let", "var").dtype is not x.element:
+                raise IRError(f"{x.name} is {self.names[x.name].dtype}, not {x.element}")
+            if isinstance(x, Element):
+                self.element(x.array, x.element, x.index)
+        if dtypes and e.dtype not in dtypes:
+            raise IRError(f"{e!r} is {e.dtype}, not {' or '.join(map(str, dtypes))}")
+        return e
+
+    def element(self, array: str, dtype: DType | None, index: Expr) -> None:
+        found = self.register(array, "array")
+        if dtype not in (None, found.dtype):
+            raise IRError(f"{array} is of {found.dtype}, not {dtype}")
+        self.expr(index, dt.i32, dt.i64)
+        if not self.static(index):
+            raise IRError(f"the index of an element of {array} is not constant after unrolling; index with constants and unrolled loops")
+        if isinstance(index, Const) and not 0 <= index.value < found.length:
+            raise IRError(f"element {index.value} of {array}, which has {found.length}")
+
+    def static(self, e: Expr) -> bool:
+        """Whether the value is known once unrolled loops are unrolled."""
+        return all(self.names[x.name].static if isinstance(x, Var) else isinstance(x, Const | Apply | Convert) for x in subexpressions(e))
+
+    def buffer(self, name: str, kind: type[GlobalBuffer] | type[SharedBuffer]) -> GlobalBuffer | SharedBuffer:
+        if not isinstance(found := self.buffers.get(name), kind):
+            raise IRError(f"{name} is not a {kind.__name__} of the kernel")
+        return found
+
+
+def _head(s: Stmt) -> str:
+    from emmy.ir.kernel_text import print_statement
+
+    return print_statement(s)[0]
+
+
+def check_name(name: str) -> None:
+    """IRError unless `name` is an identifier that neither CUDA nor the text of a kernel uses."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in _RESERVED or name in dt.DTYPES or name.startswith(("emmy_", "__")):
+        raise IRError(f"{name!r} cannot name anything in a kernel")
+
+
+def verify(kernel: Kernel) -> None:
+    """IRError, naming the statement, where a kernel breaks a rule."""
+    buffers: dict[str, GlobalBuffer | SharedBuffer] = {}
+    every: tuple[GlobalBuffer | SharedBuffer, ...] = (*kernel.parameters, *kernel.shared)
+    check_name(kernel.name)
+    for b in every:
+        check_name(b.name)
+        if b.name in buffers or b.name == kernel.name:
+            raise IRError(f"{kernel.name}: {b.name} is defined twice")
+        if b.length < 0 or isinstance(b, GlobalBuffer) and b.access not in ("read", "write"):
+            raise IRError(f"{kernel.name}: buffer {b!r}")
+        buffers[b.name] = b
+    if not 1 <= kernel.block <= 1024 or len(kernel.grid) != 3 or min(kernel.grid) < 1 or max(kernel.grid[1:]) > 65535 or kernel.grid[0] > 2**31 - 1:
+        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to 2^31-1, 65535, 65535")
+    try:
+        Scope(buffers, {}, set()).body(kernel.body)
+    except IRError as error:
+        raise IRError(f"kernel {kernel.name}: {error}") from None

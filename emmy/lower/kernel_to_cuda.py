@@ -1,0 +1,50 @@
+"""Kernel IR to CUDA C++."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from emmy.instructions.arithmetic import TYPES, prelude
+from emmy.instructions.control import indented
+from emmy.ir.kernel_ir import GlobalBuffer, Kernel, verify
+
+
+def emit(kernel: Kernel) -> str:
+    """The kernel as a translation unit of its own; IRError if it is malformed."""
+    return emit_module((kernel,))
+
+
+def emit_module(kernels: Iterable[Kernel]) -> str:
+    """One translation unit of several kernels of different names."""
+    body = "\n\n".join(map(_kernel, kernels))
+    return "\n\n".join(filter(None, (prelude(body), body))) + "\n"
+
+
+def _kernel(kernel: Kernel) -> str:
+    verify(kernel)
+    body = indented(kernel.body, kernel.types)
+    parameters = ", ".join(map(_parameter, kernel.parameters))
+    head = f'extern "C" __global__ void __launch_bounds__({kernel.block}) {kernel.name}({parameters}) {{'
+    return "\n".join([head, *_indices("\n".join(body)), *_shared(kernel), *body, "}"])
+
+
+def _parameter(b: GlobalBuffer) -> str:
+    return f"{'const ' * (b.access == 'read')}{TYPES[b.element]}* __restrict__ {b.name}"
+
+
+def _indices(body: str) -> list[str]:
+    """Names for the indices that the body reads."""
+    names = {"thread": "threadIdx.x"} | {f"block_{x}": f"blockIdx.{x}" for x in "xyz"}
+    return [f"  const int {name} = {value};" for name, value in names.items() if re.search(rf"\b{name}\b", body)]
+
+
+def _shared(kernel: Kernel) -> list[str]:
+    """The shared buffers: declared one by one, or parts of one dynamic array where they exceed what may be declared."""
+    if not kernel.dynamic_shared_bytes:
+        return [f"  __shared__ __align__(16) {TYPES[b.element]} {b.name}[{max(b.length, 1)}];" for b in kernel.shared]
+    lines, offset = ["  extern __shared__ __align__(16) unsigned char shared_memory[];"], 0
+    for b in kernel.shared:
+        lines.append(f"  {TYPES[b.element]}* const {b.name} = reinterpret_cast<{TYPES[b.element]}*>(shared_memory + {offset});")
+        offset += b.bytes
+    return lines
