@@ -8,6 +8,7 @@ does a block; accesses of two threads are ordered when they lie in different epo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import isgeneratorfunction
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,13 @@ class Warp:
         """The active lanes where `condition` holds."""
         if np.ndim(condition) == 0:
             return self.mask if condition else np.zeros(32, bool)
-        if self.mask is None:
-            return None if condition.all() else condition
-        return condition & self.mask
+        inside: Array = condition if self.mask is None else condition & self.mask
+        return None if self.mask is None and inside.all() else inside
+
+    def active_of(self, condition: Value) -> Array:
+        """The active lanes where `condition` holds, as an array of 32."""
+        lanes = self.lanes(condition)
+        return np.full(32, True) if lanes is None else lanes
 
     def active(self, lanes: Mask) -> Array:
         return self.threads if lanes is None else self.threads[lanes]
@@ -82,11 +87,8 @@ class Warp:
             raise Fault("steps", f"more than {self.limit} loop iterations in a warp", self.active(self.mask))
 
     def require_positive(self, step: Value) -> None:
-        if not self.lanes_all(step > 0):
+        if not (step > 0 if np.ndim(step) == 0 else (step > 0)[self.spread(True) if self.mask is None else self.mask].all()):
             raise Fault("steps", "the loop's step is not positive", self.active(self.mask))
-
-    def lanes_all(self, condition: Value) -> bool:
-        return bool(np.all(condition if np.ndim(condition) == 0 or self.mask is None else condition[self.mask]))
 
     def require_all(self, kind: str, detail: str, lanes: int | None = None) -> None:
         """Fault `kind` unless all live lanes are active (all `lanes`, if given)."""
@@ -108,10 +110,11 @@ class RegisterArray:
 
     def get(self, w: Warp, i: int) -> Value:
         self._bounds(w, i)
-        unset = self.unset[i]
-        if self.rows[i] is None or unset is not None and w.lanes(unset) is not None and np.any(w.lanes(unset)):
-            raise Fault("uninitialised", f"{self.name}[{i}] is read before it is set", w.active(w.lanes(unset) if unset is not None else w.mask))
-        return self.rows[i]
+        row, unset = self.rows[i], self.unset[i]
+        if row is None or unset is not None and np.any(w.active_of(unset)):
+            readers = w.threads[w.active_of(True if unset is None else unset)]
+            raise Fault("uninitialised", f"{self.name}[{i}] is read before it is set", readers)
+        return row
 
     def set(self, w: Warp, i: int, value: Value) -> None:
         self._bounds(w, i)
@@ -152,7 +155,7 @@ class Memory:
         if lanes is None:
             if self.watched:
                 self._watch_read(w, at, w.tags)
-            return self.data[at]
+            return np.asarray(self.data[at])
         out = np.zeros(at.shape, self.data.dtype)
         if lanes.any():
             some = at[..., lanes]
@@ -176,7 +179,7 @@ class Memory:
     @staticmethod
     def _unordered(w: Warp, tags: Array, other: Array) -> Array:
         """Where `other` was another thread, in this epoch or in an earlier block."""
-        return (other != tags) & ((other >= w.base) | (other < w.first) & (other >= 0))
+        return np.asarray((other != tags) & ((other >= w.base) | (other < w.first) & (other >= 0)))
 
     def _watch_read(self, w: Warp, at: Array, tags: Array) -> None:
         writer = self.writer[at]
@@ -194,10 +197,9 @@ class Memory:
             self.first_reader[at[new]] = np.broadcast_to(tags, at.shape)[new]
 
     def _watch_write(self, w: Warp, at: Array, tags: Array) -> None:
-        for other in (self.writer[at], self.reader[at], self.first_reader[at]):
-            if (bad := self._unordered(w, tags, other)).any():
-                verb = "written" if other is not None and (self.writer[at] == other).all() else "read"
-                self._fault(w, "race", at, tags, bad, other, f"is written and {verb} by {{other}} with no barrier between")
+        for verb, others in (("written", self.writer), ("read", self.reader), ("read", self.first_reader)):
+            if (bad := self._unordered(w, tags, others[at])).any():
+                self._fault(w, "race", at, tags, bad, others[at], f"is written and {verb} by {{other}} with no barrier between")
         if (bad := self.several[at] >= w.base).any():
             self._fault(w, "race", at, tags, bad, self.reader[at], "is written and read by other threads with no barrier between")
         self.writer[at] = tags
@@ -234,8 +236,6 @@ class Machine:
 
     def body(self, body: tuple[Stmt, ...]) -> Callable[[Warp], Iterator[object]]:
         """A block of statements: yields what the warp waits for, which is a barrier's site or a function that says when to go on."""
-        from inspect import isgeneratorfunction
-
         steps = [(step, isgeneratorfunction(step), s) for s in body for step in (s.meaning(self),)]
         explain = self._explain
 
@@ -268,6 +268,9 @@ class Machine:
             case Block(axis): return lambda w: w.block[axis]
             case Element(array, _, index):
                 slot, at = self.slot(array), self.value(index)
+                if isinstance(index, Const):
+                    element_number = int(index.value)
+                    return lambda w: w.registers[slot].get(w, element_number)
                 return lambda w: w.registers[slot].get(w, int(at(w)))
             case Convert(element, x):
                 convert, of = converter(x.dtype, element), self.value(x)

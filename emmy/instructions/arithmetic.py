@@ -15,7 +15,8 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Thread, Var
 from emmy.ir.node import IRError
 
-TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float", dt.f64: "double"}
+TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float",
+    dt.f64: "double"}
 PRIMARY, UNARY, TERNARY = 16, 14, 3
 
 # symbol and precedence, as in C; all of them group to the left
@@ -23,9 +24,8 @@ INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13),
     "ne": ("!=", 9), "xor": ("!=", 9), "and": ("&&", 5), "or": ("||", 4)}
 _INTEGER_INFIX = {"truncdiv": ("/", 13), "fmod": ("%", 13)}
 _BOOL_INFIX = {"max": ("||", 4), "min": ("&&", 5)}
-_CALLS = {"float": {"abs": "fabs", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin",
-    "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "fmod": "fmod",
-    "pow": "pow"}, "int": {"max": "max", "min": "min"}, "bool": {}}
+_SAME_NAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "fmod", "pow")
+_CALLS = {"float": {"abs": "fabs", "round": "rint", **{f: f for f in _SAME_NAME}}, "int": {"max": "max", "min": "min"}, "bool": {}}
 _HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min"}
 
 _DEVICE = "__device__ __forceinline__"
@@ -80,23 +80,24 @@ def prelude(text: str) -> str:
 
 def spell(e: Expr) -> str:
     """The expression in CUDA, with no parentheses that C does not need."""
-    return _spell(e)[0]
+    return spelled(e)[0]
 
 
 def at_least(e: Expr, precedence: int) -> str:
     """The expression as an operand of something that binds this tightly."""
-    text, own = _spell(e)
+    text, own = spelled(e)
     return text if own >= precedence else f"({text})"
 
 
-def _spell(e: Expr) -> tuple[str, int]:
+def spelled(e: Expr) -> tuple[str, int]:
+    """The expression in CUDA, and its precedence."""
     match e:
         case Const(element, bits): return constant(element, bits)
         case Var(name, _): return name, PRIMARY
         case Thread(): return "thread", PRIMARY
         case Block(axis): return f"block_{'xyz'[axis]}", PRIMARY
         case Element(array, _, index): return f"{array}[{spell(index)}]", PRIMARY
-        case Convert(element, x): return conversion(at_least(x, UNARY), x.dtype, element)
+        case Convert(element, x): return conversion(spelled(x), x.dtype, element)
         case Apply(op, args): return _apply(op, args)
     raise AssertionError(type(e))
 
@@ -154,17 +155,17 @@ def decimal(element: DType, bits: int) -> str:
     return text if re.search(r"[.e]", text) else text + ".0"
 
 
-def conversion(x: str, source: DType, target: DType) -> tuple[str, int]:
-    """`x`, which binds as tightly as a cast's operand, converted from dtype `source` to `target`, and its precedence."""
+def conversion(value: tuple[str, int], source: DType, target: DType) -> tuple[str, int]:
+    """A value of dtype `source`, as text and its precedence, converted to `target`."""
+    x, own = value
     if source is target:
-        return x, UNARY
+        return value
     if source.compute is not source:
-        x, source = f"__{'half2' if source is dt.f16 else 'bfloat162'}float({x})", dt.f32
-        if source is target:
-            return x, PRIMARY
-    if target is dt.bool_:
-        return f"{x} != {constant(source, 0)[0]}", 9
+        return conversion((f"__{'half2' if source is dt.f16 else 'bfloat162'}float({x})", PRIMARY), dt.f32, target)
     if target in (dt.f16, dt.bf16):
-        single = x if source is dt.f32 else f"(float){x}"
+        single = conversion(value, source, dt.f32)[0]
         return (f"__float2half_rn({single})" if target is dt.f16 else f"__float2bfloat16_rn({single})"), PRIMARY
-    return f"({TYPES[target]}){x}", UNARY
+    operand = x if own >= UNARY else f"({x})"
+    if target is dt.bool_:
+        return f"{operand} != {constant(source, 0)[0]}", 9
+    return f"({TYPES[target]}){operand}", UNARY

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from emmy.instructions.arithmetic import TYPES, conversion, spell
-from emmy.instructions.arithmetic import at_least as bound
+from emmy.instructions.arithmetic import PRIMARY, TYPES, at_least, conversion, spell, spelled
 from emmy.instructions.registers import words
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
@@ -72,9 +71,9 @@ class Load(_Access):
         return const(self.var.element, 0) if self.otherwise is None else self.otherwise
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        value, _ = conversion(f"{self.buffer}[{spell(self.index)}]", types[self.buffer], self.var.element)
+        value, _ = conversion((f"{self.buffer}[{spell(self.index)}]", PRIMARY), types[self.buffer], self.var.element)
         if self.guard is not None:
-            value = f"{bound(self.guard, 4)} ? {value} : {bound(self.fallback, 3)}"
+            value = f"{at_least(self.guard, 4)} ? {value} : {at_least(self.fallback, 3)}"
         return [f"const {TYPES[self.var.element]} {self.var.name} = {value};"]
 
     def meaning(self, machine: Machine) -> Step:
@@ -144,7 +143,7 @@ class Store(_Access):
             scope.expr(self.guard, dt.bool_)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        value, _ = conversion(spell(self.value), self.value.dtype, types[self.buffer])
+        value, _ = conversion(spelled(self.value), self.value.dtype, types[self.buffer])
         line = f"{self.buffer}[{spell(self.index)}] = {value};"
         return [line if self.guard is None else f"if ({spell(self.guard)}) {line}"]
 

@@ -15,14 +15,30 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_expr import Apply, Block, Const, Convert, Element, Expr, Thread, Var, const, fold, int32, operands, subexpressions, widen
+from emmy.ir.kernel_expr import (
+    Apply,
+    Block,
+    Const,
+    Convert,
+    Element,
+    Expr,
+    Thread,
+    Var,
+    const,
+    fold,
+    int32,
+    operands,
+    subexpressions,
+    substitute,
+    widen,
+)
 from emmy.ir.node import IRError, Node
 
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step
 
-__all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt", "Thread",
-    "Var", "const", "fold", "int32", "operands", "subexpressions", "verify", "walk", "widen"]
+__all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt",
+    "Thread", "Var", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk", "widen"]
 
 
 STATEMENTS: dict[str, type[Stmt]] = {}
@@ -39,12 +55,12 @@ class Stmt(Node):
     @property
     def bodies(self) -> tuple[tuple[Stmt, ...], ...]:
         """The statements inside, by block."""
-        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), tuple))  # type: ignore[arg-type]
+        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), tuple))
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """The expressions it evaluates (and the variable it sets)."""
-        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), Expr))  # type: ignore[arg-type]
+        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), Expr))
 
     def check(self, scope: Scope) -> None:
         """IRError where the statement breaks a rule; defines its names in `scope`."""
@@ -60,7 +76,7 @@ class Stmt(Node):
 
     @property
     def trips(self) -> int:
-        """How often its bodies run, where that is constant; 1 where it is not known."""
+        """How often its bodies run, as far as constants tell; 1 where they do not."""
         return 1
 
     @property
@@ -71,6 +87,13 @@ class Stmt(Node):
     def traffic(self, types: Mapping[str, DType]) -> int:
         """The bytes of global memory that one thread moves."""
         return 0
+
+
+    def substitute(self, values: Mapping[str, Expr]) -> Stmt:
+        """The statement with variables replaced by the values of their names."""
+        def new(v: object) -> object:
+            return tuple(s.substitute(values) for s in v) if isinstance(v, tuple) else substitute(v, values) if isinstance(v, Expr) else v
+        return type(self)(*(new(getattr(self, f.name)) for f in fields(self)))
 
 
 class GlobalBuffer(Node):
@@ -108,7 +131,7 @@ class Kernel(Node):
     @property
     def types(self) -> dict[str, DType]:
         """The stored dtype of each buffer."""
-        return {b.name: b.element for b in (*self.parameters, *self.shared)}
+        return {b.name: b.element for b in self.parameters} | {b.name: b.element for b in self.shared}
 
     @property
     def shared_bytes(self) -> int:
@@ -133,7 +156,7 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 class Register(NamedTuple):
-    """What a name means: a constant (`let`), a variable (`var`) or an array of `length`; `static` where its value is known after unrolling."""
+    """What a name means: a value (`let`), a variable (`var`) or an array of `length`; `static` where it is known after unrolling."""
 
     kind: Literal["let", "var", "array"]
     dtype: DType
@@ -141,10 +164,12 @@ class Register(NamedTuple):
     static: bool = False
 
 
-_RESERVED = frozenset(("thread block_x block_y block_z asm auto bool break case char class const continue default delete do double else enum extern "
-    "false float for goto if inline int long new operator private public register return short signed sizeof static struct switch template "
-    "this true typedef union unsigned using virtual void volatile while max min abs shared_memory global shared let var array load store "
-    "barrier kernel unroll").split())
+_CALLS = "fabs exp expm1 log log1p sqrt rsqrt sin cos tanh erf floor ceil trunc rint fmod pow"
+_RESERVED = frozenset((
+    "thread block_x block_y block_z shared_memory global shared let var array read write barrier kernel unroll main isnan max min abs llabs "
+    "asm auto bool break case char class const continue default delete do double else enum extern false float for goto if inline int long "
+    "new operator private public register return short signed sizeof static struct switch template this true typedef typename union "
+    "unsigned using virtual void volatile while and or xor not").split()) | {f + end for f in _CALLS.split() for end in ("", "f")}
 
 
 class Scope:
@@ -237,8 +262,9 @@ def verify(kernel: Kernel) -> None:
         if b.length < 0 or isinstance(b, GlobalBuffer) and b.access not in ("read", "write"):
             raise IRError(f"{kernel.name}: buffer {b!r}")
         buffers[b.name] = b
-    if not 1 <= kernel.block <= 1024 or len(kernel.grid) != 3 or min(kernel.grid) < 1 or max(kernel.grid[1:]) > 65535 or kernel.grid[0] > 2**31 - 1:
-        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to 2^31-1, 65535, 65535")
+    limits = (2**31 - 1, 65535, 65535)
+    if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, limits, strict=True)):
+        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to {limits}")
     try:
         Scope(buffers, {}, set()).body(kernel.body)
     except IRError as error:

@@ -12,11 +12,25 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, NamedTuple
 
-from emmy.instructions.arithmetic import INFIX, PRIMARY, decimal
+from emmy.instructions.arithmetic import INFIX, decimal
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import (STATEMENTS, Apply, Block, Const, Convert, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, Thread, Var,
-                               const)
+from emmy.ir.kernel_ir import (
+    STATEMENTS,
+    Apply,
+    Block,
+    Const,
+    Convert,
+    Element,
+    Expr,
+    GlobalBuffer,
+    Kernel,
+    SharedBuffer,
+    Stmt,
+    Thread,
+    Var,
+    const,
+)
 from emmy.ir.node import IRError
 from emmy.ir.operators import OPERATORS
 
@@ -111,18 +125,21 @@ def template(cls: type[Stmt]) -> tuple[Part, ...]:
     return tuple(parts(cls.syntax))
 
 
-_TOKEN = re.compile(r"\s*(?:([a-z]\w*#[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?[fL]?)|([A-Za-z_]\w*)|(\+:|<=|==|!=|[-+*/%<&|(){}\[\],;:=])|(\S))")
+_TOKEN = re.compile(r"""\s*(?:
+    ([a-z]\w*\#[0-9a-f]+ | \d+(?:\.\d+)?(?:e[+-]?\d+)?[fL]?)     # a constant
+  | ([A-Za-z_]\w*)                                               # a name
+  | (\+:|<=|==|!= | [-+*/%<&|(){}\[\],;:=]) | (\S))""", re.VERBOSE)
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
         self.tokens = [m.group(0).strip() for m in _TOKEN.finditer(text) if m.group(0).strip()] + [""]
-        self.at = self.furthest = 0
+        self.at = 0
         self.names: dict[str, DType] = {}
 
     def error(self, wanted: str) -> IRError:
-        self.furthest = max(self.furthest, self.at)
-        return IRError(f"{wanted} expected, not {self.tokens[self.at] or 'the end'!r}, after {' '.join(self.tokens[max(0, self.at - 8):self.at])!r}")
+        before = " ".join(self.tokens[max(0, self.at - 8):self.at])
+        return IRError(f"{wanted} expected, not {self.tokens[self.at] or 'the end'!r}, after {before!r}")
 
     def peek(self) -> str:
         return self.tokens[self.at]
@@ -198,15 +215,17 @@ class _Parser:
         return tuple(out)
 
     def statement(self) -> Stmt:
-        start, names, best = self.at, self.names, (-1, self.error("a statement"))
+        start, names = self.at, self.names
+        furthest, best = start, self.error("a statement")
         for cls in STATEMENTS.values():
             if "syntax" in cls.__dict__:
                 self.at, self.names = start, dict(names)
                 try:
                     return self.follow(cls)
                 except IRError as error:
-                    best = max(best, (self.at, error), key=lambda b: b[0])
-        raise best[1]
+                    if self.at > furthest:
+                        furthest, best = self.at, error
+        raise best
 
     def follow(self, cls: type[Stmt]) -> Stmt:
         values: dict[str, Any] = {f.name: () if f.default is MISSING else f.default for f in fields(cls)}
@@ -246,7 +265,11 @@ class _Parser:
             case "Var": return Var(name := self.name(), self.known(name))
             case "Expr" | "Expr | None": return self.expr()
             case "DType": return self.dtype()
-            case "str": return self.name()
+            case "str":
+                if part.text == "array":
+                    self.known(self.match(r"[A-Za-z_]\w*", "a name"))
+                    self.at -= 1
+                return self.name()
             case "int": return self.integer()
             case "bool": return self.peek() == part.text and self.take() == part.text
             case "tuple[Stmt, ...]":

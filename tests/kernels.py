@@ -1,0 +1,200 @@
+"""Kernels written by hand, which together use every statement."""
+
+from __future__ import annotations
+
+from emmy.instructions import (
+    Assign,
+    Barrier,
+    Declare,
+    DeclareArray,
+    For,
+    If,
+    Let,
+    LoadGlobal,
+    LoadGlobalVector,
+    LoadShared,
+    LoadSharedVector,
+    SetElement,
+    ShuffleXor,
+    StoreGlobal,
+    StoreGlobalVector,
+    StoreShared,
+    StoreSharedVector,
+)
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Apply, Block, Const, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, Thread, Var, const, fold, int32
+
+MINUS_INFINITY = const(dt.f32, float("-inf"))
+ZERO = const(dt.f32, 0)
+
+
+def f32(name: str) -> Var:
+    return Var(name, dt.f32)
+
+
+def i32(name: str) -> Var:
+    return Var(name, dt.i32)
+
+
+def vector_map(n: int, element: DType = dt.f32) -> Kernel:
+    """y = exp(-x), one thread an element, the tail guarded."""
+    i, x = i32("i"), Var("x", element.compute)
+    buffers = (GlobalBuffer("src", element, n, "read"), GlobalBuffer("dst", element, n, "write"))
+    return Kernel("vector_map", buffers, (), (-(-n // 128), 1, 1), 128, (
+        Let(i, Block(0) * 128 + Thread()),
+        LoadGlobal(x, "src", i, i < n, const(x.element, 1)),
+        StoreGlobal("dst", i, Apply("exp", (Apply("neg", (x,)),)), i < n)))
+
+
+def vector_copy(n: int, element: DType, width: int) -> Kernel:
+    """dst = 2 src in vectors, through shared memory and back."""
+    i, parts = i32("i"), "parts"
+    c = element.compute
+    doubled = [SetElement(parts, c, int32(j), Element(parts, c, int32(j)) + Element(parts, c, int32(j))) for j in range(width)]
+    return Kernel("vector_copy", (GlobalBuffer("src", element, n, "read"), GlobalBuffer("dst", element, n, "write")),
+        (SharedBuffer("tile", element, 64 * width),), (-(-n // (64 * width)), 1, 1), 64, (
+        Let(i, (Block(0) * 64 + Thread()) * width),
+        DeclareArray(parts, c, width, const(c, 0)),
+        If(i < n, (
+            LoadGlobalVector(parts, 0, "src", i, width), *doubled,
+            StoreSharedVector("tile", Thread() * width, parts, 0, width),
+            LoadSharedVector(parts, 0, "tile", Thread() * width, width),
+            StoreGlobalVector("dst", i, parts, 0, width)))))
+
+
+def warp_sum(value: Expr, name: str = "s") -> tuple[list[Stmt], Var]:
+    """The sum over a warp, by shuffles."""
+    out: list[Stmt] = []
+    for mask in (16, 8, 4, 2, 1):
+        other, total = f32(f"{name}_other{mask}"), f32(f"{name}{mask}")
+        out += [ShuffleXor(other, value, mask), Let(total, value + other)]
+        value = total
+    return out, total
+
+
+def warp_reduction(rows: int, n: int) -> Kernel:
+    """A row sum, one warp a row, four rows a block."""
+    row, k, x, acc = i32("row"), i32("k"), f32("x"), f32("acc")
+    lane = Thread() % 32
+    shuffles, total = warp_sum(acc)
+    return Kernel("warp_reduction", (GlobalBuffer("src", dt.f32, rows * n, "read"), GlobalBuffer("dst", dt.f32, rows, "write")), (),
+        (-(-rows // 4), 1, 1), 128, (
+        Let(row, Block(0) * 4 + Thread() // 32),
+        If(row < rows, (
+            Declare(acc, ZERO),
+            For(k, lane, int32(n), int32(32), False, (LoadGlobal(x, "src", row * n + k), Assign(acc, acc + x))),
+            *shuffles,
+            StoreGlobal("dst", row, total, lane == 0)))))
+
+
+def block_reduction(n: int, threads: int = 256, barrier: bool = True) -> Kernel:
+    """The sum of a block's row through a tree in shared memory; `barrier=False` forgets one."""
+    t, k, x, acc, a, b = Thread(), i32("k"), f32("x"), f32("acc"), f32("a"), f32("b")
+    tree: list[Stmt] = []
+    half = threads // 2
+    while half:
+        tree += [If(t < half, (LoadShared(a, "part", t), LoadShared(b, "part", t + half), StoreShared("part", t, a + b))),
+                 *([Barrier()] if barrier or half != 16 else [])]
+        half //= 2
+    return Kernel("block_reduction", (GlobalBuffer("src", dt.f32, 3 * n, "read"), GlobalBuffer("dst", dt.f32, 3, "write")),
+        (SharedBuffer("part", dt.f32, threads),), (3, 1, 1), threads, (
+        Declare(acc, ZERO),
+        For(k, t, int32(n), int32(threads), False, (LoadGlobal(x, "src", Block(0) * n + k), Assign(acc, acc + x))),
+        StoreShared("part", t, acc), Barrier(), *tree,
+        LoadShared(x, "part", int32(0)),
+        StoreGlobal("dst", Block(0), x, t == 0)))
+
+
+def matmul(m: int, k: int, n: int, tile: int = 64, depth: int = 8, element: DType = dt.f32, second_barrier: bool = True) -> Kernel:
+    """C[m, n] = A[m, k] B[k, n]: square tiles staged in shared memory, 16 x 16 threads of (tile / 16) squared results each."""
+    per, t = tile // 16, Thread()
+    row, col, step, kk, i, j, at = (i32(x) for x in ("row", "col", "step", "kk", "i", "j", "at"))
+    r, c, x = i32("r"), i32("c"), f32("x")
+
+    def stage(name: str, buffer: str, height: int, width: int, r0: Expr, c0: Expr, rows: int, cols: int) -> Stmt:
+        return For(at, t, int32(height * width), int32(256), False, (
+            Let(r, r0 + at // width), Let(c, c0 + at % width),
+            LoadGlobal(x, buffer, r * cols + c, (r < rows) & (c < cols)),
+            StoreShared(name, at, x)))
+
+    def unrolled(v: Var, count: int, *body: Stmt) -> Stmt:
+        return For(v, int32(0), int32(count), int32(1), True, body)
+
+    acc = Element("acc", dt.f32, i * per + j)
+    main = For(step, int32(0), int32(k), int32(depth), False, (
+        stage("tile_a", "a", tile, depth, Block(1) * tile, step, m, k),
+        stage("tile_b", "b", depth, tile, step, Block(0) * tile, k, n),
+        Barrier(),
+        For(kk, int32(0), int32(depth), int32(1), False, (
+            unrolled(i, per, LoadShared(x, "tile_a", (row + i) * depth + kk), SetElement("left", dt.f32, i, x)),
+            LoadSharedVector("right", 0, "tile_b", kk * tile + col, per),
+            unrolled(i, per, unrolled(j, per, SetElement("acc", dt.f32, i * per + j, Apply("fma", (
+                Element("left", dt.f32, i), Element("right", dt.f32, j), acc))))))),
+        *([Barrier()] if second_barrier else [])))
+    store = unrolled(i, per, unrolled(j, per, Let(r, Block(1) * tile + row + i), Let(c, Block(0) * tile + col + j),
+        StoreGlobal("out", r * n + c, acc, (r < m) & (c < n))))
+    sizes = (("a", m * k, "read"), ("b", k * n, "read"), ("out", m * n, "write"))
+    buffers = tuple(GlobalBuffer(name, element, size, access) for name, size, access in sizes)
+    return Kernel("matmul", buffers, (SharedBuffer("tile_a", dt.f32, tile * depth), SharedBuffer("tile_b", dt.f32, depth * tile)),
+        (-(-n // tile), -(-m // tile), 1), 256, (
+        Let(row, t // 16 * per), Let(col, t % 16 * per),
+        DeclareArray("acc", dt.f32, per * per, ZERO), DeclareArray("left", dt.f32, per), DeclareArray("right", dt.f32, per),
+        main, store))
+
+
+def online_softmax(rows: int, n: int) -> Kernel:
+    """A softmax row a warp: a running maximum and a sum that is rescaled where it moves."""
+    row, k, x, top, total, new = i32("row"), i32("k"), f32("x"), f32("top"), f32("total"), f32("now")
+
+    def exp(e: Expr) -> Expr:
+        return Apply("exp", (e,))
+    merge: list[Stmt] = []
+    m: Expr = top
+    s: Expr = total
+    for mask in (16, 8, 4, 2, 1):
+        om, os, nm, ns = (f32(f"{v}{mask}") for v in ("other_top", "other_total", "top", "total"))
+        merge += [ShuffleXor(om, m, mask), ShuffleXor(os, s, mask), Let(nm, Apply("max", (m, om))),
+                  Let(ns, s * exp(m - nm) + os * exp(om - nm))]
+        m, s = nm, ns
+    lane = Thread()
+    return Kernel("online_softmax", (GlobalBuffer("src", dt.f32, rows * n, "read"), GlobalBuffer("dst", dt.f32, rows * n, "write")), (),
+        (rows, 1, 1), 32, (
+        Let(row, Block(0) * n), Declare(top, const(dt.f32, -3e38)), Declare(total, ZERO),
+        For(k, lane, int32(n), int32(32), False, (
+            LoadGlobal(x, "src", row + k), Let(new, Apply("max", (top, x))),
+            Assign(total, total * exp(top - new) + exp(x - new)), Assign(top, new))),
+        *merge,
+        For(k, lane, int32(n), int32(32), False, (
+            LoadGlobal(x, "src", row + k), StoreGlobal("dst", row + k, Apply("div", (exp(x - m), s)))))))
+
+
+def elementwise(name: str, n: int, operands: list[DType], value: Expr) -> Kernel:
+    """out[i] = value of x0[i], x1[i], …, which the expression knows as variables v0, v1, …"""
+    i = i32("i")
+    buffers = [GlobalBuffer(f"x{k}", d, n, "read") for k, d in enumerate(operands)]
+    loads = [LoadGlobal(Var(f"v{k}", d), f"x{k}", i, i < n) for k, d in enumerate(operands)]
+    return Kernel(name, (*buffers, GlobalBuffer("out", value.dtype, n, "write")), (), (-(-n // 64), 1, 1), 64, (
+        Let(i, Block(0) * 64 + Thread()), *loads, StoreGlobal("out", i, value, i < n)))
+
+
+def branches() -> Kernel:
+    """Both sides of a branch, a value of every dtype, a shuffle of booleans, an element of a half type kept as it is."""
+    t, odd, flag, other, half = Thread(), Var("odd", dt.bool_), Var("flag", dt.bool_), Var("other", dt.bool_), Var("half", dt.bf16)
+    acc, wide = f32("acc"), Var("wide", dt.f64)
+    return Kernel("branches", (GlobalBuffer("src", dt.bf16, 32, "read"), GlobalBuffer("dst", dt.f32, 32, "write"),
+                               GlobalBuffer("raw", dt.bf16, 32, "write"), GlobalBuffer("odds", dt.bool_, 32, "write")), (), (1, 1, 1), 32, (
+        Let(odd, t % 2 == 1),
+        Declare(acc, const(dt.f32, 1)),
+        LoadGlobal(half, "src", t),
+        StoreGlobal("raw", t, half),
+        Let(wide, const(dt.f64, 0.1)),
+        If(odd, (Assign(acc, Const(dt.f32, 0x7FC00000)),), (If(t < 16, (Assign(acc, MINUS_INFINITY),)),)),
+        ShuffleXor(other, odd, 1),
+        Let(flag, fold("xor", odd, other)),
+        StoreGlobal("dst", t, fold("select", flag, acc, ZERO)),
+        StoreGlobal("odds", t, odd)))
+
+
+EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
+         online_softmax(5, 77), branches())
