@@ -62,7 +62,7 @@ def named(name: str) -> DType:
     return DTYPES[name]
 
 
-def bits(dtype: DType, value: float | int | bool) -> int:
+def bits(dtype: DType, value: float | bool) -> int:
     """The bits of `value` rounded to `dtype`, as an unsigned integer."""
     with np.errstate(all="ignore"):
         return int.from_bytes(np.asarray(value).astype(dtype.numpy).tobytes(), "little")

@@ -1,0 +1,1 @@
+"""Workloads, and how they are built, timed and compared."""

@@ -1,0 +1,132 @@
+"""One workload on the GPU: numbers first, then times of Emmy, eager and torch.compile, alternated in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import time
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workloads import WORKLOADS
+from emmy.errors import EmmyError
+from emmy.evaluate.error import compare, tolerance
+from emmy.runtime.bundle import Bundle, Example, check, load
+from emmy.runtime.launch import cuda_device
+from emmy.runtime.plan import Launch, Plan
+from emmy.runtime.timing import Rates, call_us, device_times, measure_rates
+
+Row = dict[str, Any]
+
+
+def machine() -> Row:
+    """The GPU, torch's version, and the measured rates; EmmyError without a GPU."""
+    import torch
+
+    cuda_device()
+    rates = measure_rates()
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, **{k: round(v, 3) for k, v in rates._asdict().items()}}
+
+
+def synchronize() -> None:
+    """Raises if this process's CUDA context is broken; gives unused memory back."""
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def floor_us(plan: Plan, rates: Rates) -> float:
+    """A lower bound on the plan's time: compulsory traffic at a copy's rate, or its operations at the rate of the unit fit for them.
+
+    Traffic is every input, weight and output once, or what the launches move where that is less.  Operations are those of the
+    form extracted; a launch that touches a half type is granted the tensor cores' rate, any other the fp32 units'."""
+    elements = {b.name: b.element for b in plan.buffers}
+
+    def work_us(x: Launch) -> float:
+        half = any(elements[a].compute is not elements[a] for a in x.arguments)
+        return x.flops / (rates.bf16_TFLOPs if half else rates.fp32_TFLOPs) / 1e6
+
+    moved = sum(x.bytes for x in plan.launches)
+    compulsory = sum(prod(b.shape) * b.element.bytes for b in plan.of("input", "weight", "constant", "output"))
+    return max(min(moved or compulsory, compulsory) / rates.copy_TBs / 1e6, sum(map(work_us, plan.launches)))
+
+
+def label(path: Path) -> Row:
+    """The case and dtype of a bundle, by its file's name."""
+    workload = WORKLOADS.get(path.stem)
+    return {"case": workload.case if workload else path.stem, "dtype": workload.dtype if workload else "", "bundle": path.name}
+
+
+def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) -> Row:
+    """The row of a bundle: `err` always, times only where every output is right.  Microseconds; `ratio` is the best alternative over Emmy.
+
+    `compile_mode` is torch.compile's, or None to leave it out.  EmmyError where the numbers are wrong."""
+    import torch
+
+    bundle = load(path)
+    plan, device = bundle.plan, cuda_device()
+    example = bundle.example(device)
+    arguments = tuple(example.inputs[n] for n in plan.inputs)
+    run = bundle.executable(example.weights, device)
+    errors = check(run, arguments, example.references)[1]
+    torch.cuda.synchronize()
+    for name, error in errors.items():
+        if not error.within(limit := tolerance(plan.buffer(name).element)):
+            raise EmmyError(f"output {name!r} is wrong: relative error {error.relative:.3g} (limit {limit:.3g}), largest difference "
+                            f"{error.max_abs:.3g}, {error.mismatched_nonfinite} misplaced NaN or inf",
+                            "Compare the kernel with the simulator before timing it.")
+    reports = bundle.reports.get(plan.target, {}).values()
+    row = {**label(path), "floor_us": floor_us(plan, rates), "row": " | ".join(x.row for x in plan.launches),
+           "kernels": len(plan.launches), "err": max((e.relative for e in errors.values()), default=0.0),
+           "predicted_us": sum(x.predicted_us for x in plan.launches),
+           "registers": max((r["registers"] for r in reports), default=None), "spill_bytes": sum(r["spill_bytes"] for r in reports)}
+    with torch.no_grad():
+        alternatives, notes = _alternatives(bundle, example, snippet_of(path, bundle), compile_mode)
+        candidates = {name: functools.partial(function, *arguments) for name, function in {"emmy": run, **alternatives}.items()}
+        timings = device_times(candidates, repeats=repeats)
+        row |= notes | {f"{n}_us": t.us for n, t in timings.items()}
+        row |= {"spread_us": timings["emmy"].spread_us, "call_us": call_us(candidates["emmy"])}
+    best = min((t.us for n, t in timings.items() if n != "emmy"), default=None)
+    return row | {"ratio": None if best is None else best / timings["emmy"].us}
+
+
+def snippet_of(path: Path, bundle: Bundle) -> str | None:
+    """The snippet that a bundle was built from, where it is known."""
+    return bundle.recipe or (WORKLOADS[path.stem].snippet if path.stem in WORKLOADS else bundle.meta.get("snippet"))
+
+
+def _alternatives(bundle: Bundle, example: Example, snippet: str | None, compile_mode: str | None) -> tuple[dict[str, Any], Row]:
+    """Eager and torch.compile as callables of the plan's inputs, and what is to be noted about them."""
+    import torch
+
+    from benchmarks.eager import module
+    from emmy.capture.snippet import capture_snippet
+
+    if snippet is None:
+        return {}, {"note": "no snippet to run by other means"}
+    program, plan, notes = example.program or capture_snippet(snippet).program, bundle.plan, Row()
+    order = [plan.inputs.index(x.target) for x in program.inputs if x.role == "input"]
+    graph = module(program, example.weights, cuda_device())
+    arguments = tuple(example.inputs[n] for n in plan.inputs)
+
+    def positional(function: Any) -> Any:
+        return lambda *xs: function(*(xs[k] for k in order))
+
+    found = {"eager": positional(graph)}
+    outputs = dict(zip(plan.outputs, found["eager"](*arguments), strict=True))
+    notes["eager_err"] = max((compare(x, example.references[n]).relative for n, x in outputs.items()), default=0.0)
+    if compile_mode is not None:
+        torch._dynamo.reset()
+        started = time.perf_counter()
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                compiled = positional(torch.compile(graph, mode=None if compile_mode == "default" else compile_mode, dynamic=False))
+                compiled(*arguments)
+            found["compile"] = compiled
+        except Exception as error:  # whatever torch.compile raises is a fact about it, and the others are timed all the same
+            notes["compile_error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        notes["compile_s"] = time.perf_counter() - started
+    return found, notes

@@ -1,0 +1,262 @@
+"""Capture: torch.export's graph of a function or module, as Torch IR.
+
+Composite operators (linear, softmax, rms_norm, ...) stay whole.  Operators that write to their operands, and composite ones
+that have no lowering, are decomposed by torch first; so the graph is always functional.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from emmy.errors import EmmyError
+from emmy.ir import dtype as dt
+from emmy.ir import torch_ir
+from emmy.ir.dtype import DType
+from emmy.ir.torch_ir import Arg, Call, Input, Program, Type, Value, literal
+
+DTYPES: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for d in dt.DTYPES.values()}
+_PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+_OWN = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, os.path.dirname(torch.__file__) + os.sep)
+
+
+@dataclasses.dataclass
+class Captured:
+    """A program and the tensors it was captured with, by the names that its text gives them.
+
+    `inputs` are in call order (also those that the program does not read).  The first `len(mutated)` outputs of the program are
+    the new values of the inputs named there."""
+
+    program: Program
+    inputs: dict[str, torch.Tensor]
+    weights: dict[str, torch.Tensor]
+    constants: dict[str, torch.Tensor]
+    mutated: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Everything the program reads."""
+        return {**self.weights, **self.constants, **self.inputs}
+
+
+def dtype_of(dtype: torch.dtype, where: str) -> DType:
+    """The Emmy dtype; EmmyError naming `where` if it is not supported."""
+    if dtype not in DTYPES:
+        raise EmmyError(f"{where} has the unsupported dtype {dtype}", f"convert it to one of {', '.join(map(str, DTYPES))}")
+    return DTYPES[dtype]
+
+
+class _Wrapper(torch.nn.Module):
+    """A function as a module, which is what torch.export takes."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = as_forward(fn)
+
+    def forward(self, *args: Any) -> Any:
+        return self.fn(*args)
+
+
+def as_forward(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function under the name that torch.fx looks for when it records source lines."""
+    if not isinstance(fn, types.FunctionType):
+        return fn
+    named = types.FunctionType(fn.__code__.replace(co_name="forward"), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    named.__kwdefaults__ = fn.__kwdefaults__
+    return named
+
+
+def capture(fn: Callable[..., Any], example_inputs: Sequence[Any], names: Sequence[str] | None = None,
+            rename: Callable[[str], str] = str) -> Captured:
+    """The program that `fn`, a function or module, computes on tensors like `example_inputs`.
+
+    A module is put in eval mode.  Inputs are named after forward's parameters unless `names` are given; `rename` maps a weight's qualified
+    name to the name the program loads it by.  EmmyError where torch.export fails, a dtype is unsupported, or a result is no tensor.
+    """
+    for k, example in enumerate(example_inputs):
+        if not isinstance(example, torch.Tensor):
+            raise EmmyError(f"example input {k} is {type(example).__name__} {example!r}, not a tensor", "pass tensors; close over other values")
+    module = fn.eval() if isinstance(fn, torch.nn.Module) else _Wrapper(fn)
+    if names is None:
+        names = _parameters(fn, len(example_inputs))
+    examples = tuple(e.detach() for e in example_inputs)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = _functional(torch.export.export(module, examples, strict=False))
+    except EmmyError:
+        raise
+    except Exception as problem:
+        raise EmmyError(f"torch.export cannot trace {getattr(fn, '__name__', type(fn).__name__)}: {_first_line(problem)}", _remedy(problem)) from problem
+    return _Builder(exported, dict(zip(names, examples, strict=True)), rename).captured()
+
+
+def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
+    signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    positional = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    star = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+    names = [p.name for p in positional][:count]
+    if len(names) < count and star is None:
+        raise EmmyError(f"{count} example inputs for a function of {len(names)} parameters", "give one example input a parameter")
+    return names + [f"{star}{k}" for k in range(count - len(names))]
+
+
+def _first_line(problem: BaseException) -> str:
+    text = next((line.strip() for line in str(problem).splitlines() if line.strip()), "")
+    return f"{type(problem).__name__}: {text}"
+
+
+def _remedy(problem: BaseException) -> str:
+    text = f"{type(problem).__name__} {problem}".lower()
+    if "data-dependent" in text or "datadependent" in text or "unbacked" in text or "nonzero" in text:
+        return "the control flow or a shape depends on a tensor's values: use torch.where or fixed shapes"
+    return "run the function eagerly on these inputs first; then remove what torch.export does not support"
+
+
+def _functional(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Decomposes, where something must be, until every operator is functional and covered or cannot be split further."""
+    from emmy.lower.torch_to_tensor import covered
+
+    for _ in range(8):
+        targets = {n.target for n in exported.graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload) and n.users}
+        split = _decompositions({t for t in targets if str(t) not in covered()})
+        writes = any(n.op == "get_attr" or _writes(n.target) for n in exported.graph.nodes)
+        if not split and not writes:
+            return exported
+        exported = exported.run_decompositions(split)
+    return exported
+
+
+def _writes(target: Any) -> bool:
+    return isinstance(target, torch._ops.HigherOrderOperator) or (
+        isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and str(target) != "aten.detach_.default")
+
+
+def _decompositions(ops: set[torch._ops.OpOverload]) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+    """torch's own decompositions of these operators, where it has any."""
+    from torch._decomp import decomposition_table
+
+    return {op: decomposition_table[op] if op in decomposition_table else op.decompose for op in ops
+            if not op._schema.is_mutable and (op in decomposition_table or op._can_decompose())}
+
+
+class _Builder:
+    """Reads an exported program into Torch IR."""
+
+    def __init__(self, exported: torch.export.ExportedProgram, inputs: dict[str, torch.Tensor], rename: Callable[[str], str]) -> None:
+        self.exported = exported
+        self.inputs = inputs
+        self.rename = rename
+        self.values: dict[str, Value] = {}
+        self.names: set[str] = set()
+        self.weights: dict[str, torch.Tensor] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+
+    def unique(self, wanted: str) -> str:
+        base = re.sub(r"\W", "_", wanted)
+        name, k = base, 0
+        while name in self.names:
+            k += 1
+            name = f"{base}_{k}"
+        self.names.add(name)
+        return name
+
+    def captured(self) -> Captured:
+        nodes: list[Value] = []
+        placeholders = dict(zip((n.name for n in self.exported.graph.nodes if n.op == "placeholder"),
+                                self.exported.graph_signature.input_specs, strict=True))
+        given = iter(self.inputs)
+        for node in self.exported.graph.nodes:
+            if node.op == "placeholder":
+                value: Value | None = self.placeholder(node, placeholders[node.name], given)
+            else:
+                value = self.call(node) if node.op == "call_function" else None
+            if value is not None:
+                self.values[node.name] = value
+                nodes.append(value)
+        outputs, mutated = self.outputs()
+        program = torch_ir.verify(Program(tuple(nodes), outputs))
+        return Captured(program, self.inputs, self.weights, self.constants, mutated)
+
+    def placeholder(self, node: torch.fx.Node, spec: Any, given: Any) -> Value:
+        role: torch_ir.Role
+        match spec.kind:
+            case InputKind.USER_INPUT:
+                target, role = next(given), "input"
+                tensor = self.inputs[target]
+            case InputKind.PARAMETER | InputKind.BUFFER:
+                target, role = self.rename(spec.target), "load"
+                tensor = (self.exported.state_dict if spec.target in self.exported.state_dict else self.exported.constants)[spec.target]
+                self.weights[target] = tensor
+            case InputKind.CONSTANT_TENSOR:
+                target, role = f"c{len(self.constants)}", "constant"
+                tensor = self.constants[target] = self.exported.constants[spec.target]
+            case kind:
+                raise EmmyError(f"the program takes {node.name}, a {kind.name}", "pass tensors only")
+        return Input(self.unique(target), target, Type(dtype_of(tensor.dtype, f"{role} {target}"), tuple(tensor.shape)), role)
+
+    def call(self, node: torch.fx.Node) -> Value | None:
+        value, source = node.meta.get("val"), _source(node)
+        if value is None or (not node.users and not isinstance(value, torch.Tensor | tuple | list)):
+            return None  # an assertion
+        where = f"{node.target} of %{node.name} ({source})"
+        results: Type | tuple[Type, ...]
+        if isinstance(value, torch.Tensor):
+            results = self.type(value, where)
+        elif isinstance(value, tuple | list):
+            results = tuple(self.type(v, where) for v in value)
+        else:
+            raise EmmyError(f"{where} makes a number out of a tensor", "keep it a tensor: the value is not known when compiling")
+        op = "operator.getitem" if getattr(node.target, "__name__", "") == "getitem" else str(node.target)
+        kwargs = tuple((k, self.argument(v, where)) for k, v in node.kwargs.items() if k not in _PLACEMENT)
+        return Call(self.unique(node.name), op, tuple(self.argument(a, where) for a in node.args), kwargs, results, source)
+
+    def type(self, value: torch.Tensor, where: str) -> Type:
+        if not all(isinstance(n, int) for n in value.shape):
+            raise EmmyError(f"{where} has the dynamic shape {list(value.shape)}", "compile with static shapes (dynamic=False)")
+        return Type(dtype_of(value.dtype, where), tuple(value.shape))
+
+    def argument(self, arg: Any, where: str) -> Arg:
+        match arg:
+            case torch.fx.Node(): return self.values[arg.name]
+            case list() | tuple(): return tuple(self.argument(a, where) for a in arg)
+            case torch.dtype(): return dtype_of(arg, f"an argument of {where}")
+            case bool() | int() | float() | str() | None: return literal(arg)
+            case torch.device() | torch.layout() | torch.memory_format(): return literal(str(arg))
+        raise EmmyError(f"{where} takes {type(arg).__name__} {arg!r}", "compile with static shapes and real numbers (dynamic=False)")
+
+    def outputs(self) -> tuple[tuple[Value, ...], tuple[str, ...]]:
+        outputs: list[Value] = []
+        mutated: list[str] = []
+        for k, spec in enumerate(self.exported.graph_signature.output_specs):
+            match spec.kind:
+                case OutputKind.USER_OUTPUT: pass
+                case OutputKind.USER_INPUT_MUTATION:
+                    made = self.values[str(spec.target)]
+                    assert isinstance(made, Input)
+                    mutated.append(made.target)
+                case _: raise EmmyError(f"the program writes to {spec.target}", "do not update parameters or buffers in forward")
+            value = self.values.get(getattr(spec.arg, "name", ""))
+            if value is None:
+                raise EmmyError(f"result {k - len(mutated)} is {getattr(spec.arg, 'value', spec.arg)!r}, not a tensor", "return tensors only")
+            outputs.append(value)
+        return tuple(outputs), tuple(mutated)
+
+
+def _source(node: torch.fx.Node) -> str:
+    """The innermost line outside torch and Emmy that made the call, as "file:line: code"."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*(?:\n    ([^\n]*))?', node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not f[0].startswith(_OWN)]
+    if not own:
+        return ""
+    file, line, code = own[-1]
+    return f"{file if file.startswith('<') else os.path.basename(file)}:{line}" + (f": {code.strip()}" if code.strip() else "")

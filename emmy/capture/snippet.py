@@ -1,0 +1,292 @@
+"""Capture of source text: a snippet of torch code, or a name in a file.
+
+    capture_snippet("nn.RMSNorm(2048)(torch.randn(1, 32, 2048))")
+
+The source runs once for real, with every call routed through a tape: random tensors and torch.tensor become the inputs, modules
+and nn.Parameter the weights.  Then it runs again under torch.export, where the tape hands out the program's inputs and the
+recorded modules instead.  A call is known by its place in the source and by how many calls that place has made.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import importlib.util
+import linecache
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from emmy.capture.export import Captured, as_forward, capture
+from emmy.errors import EmmyError
+
+_RANDOM = {id(getattr(torch, n)) for n in ("randn", "rand", "randint", "randperm", "randn_like", "rand_like", "randint_like", "normal",
+                                           "bernoulli", "empty", "empty_like", "tensor", "as_tensor", "from_numpy")}
+_CONVERSIONS = ("to", "half", "bfloat16", "float", "double", "eval", "cuda", "cpu", "requires_grad_", "contiguous")
+_CALL, _RESULT = "__emmy_call__", "__emmy_result__"
+Key = tuple[int, int]
+
+
+class _Route(ast.NodeTransformer):
+    """Every call `f(x)` becomes `__emmy_call__(site, f, x)`; `names` has the variable that a site's result is assigned to."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.sites = 0
+        self.wanted: dict[ast.expr, str] = {}
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if len(node.targets) == 1:
+            self.want(node.targets[0], node.value)
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.want(node.target, node.value)
+        return self.generic_visit(node)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        self.want(node.target, node.value)
+        return self.generic_visit(node)
+
+    def want(self, target: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for t, v in zip(target.elts, value.elts, strict=False):
+                self.want(t, v)
+        while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _CONVERSIONS:
+            value = value.func.value
+        name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else None
+        if name and isinstance(value, ast.Call):
+            self.wanted[value] = name
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        site, self.sites = self.sites, self.sites + 1
+        if node in self.wanted:
+            self.names[site] = self.wanted[node]
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("super", "locals", "globals"):
+            return node
+        routed = ast.Call(ast.Name(_CALL, ast.Load()), [ast.Constant(site), node.func, *node.args], node.keywords)
+        return ast.copy_location(routed, node)
+
+
+class _Tape:
+    """Records a run and replays it; see the module's text."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self.names = names
+        self.mode = "pass"
+        self.depth = 0  # of module constructors in progress: what they call belongs to the module
+        self.count: Counter[int] = Counter()
+        self.kept: dict[Key, Any] = {}
+        self.inputs: dict[Key, torch.Tensor] = {}
+        self.owners: dict[Key, nn.Module | nn.Parameter] = {}
+        self.given: dict[Key, torch.Tensor] = {}
+
+    def __call__(self, site: int, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if self.mode == "pass" or self.depth:
+            return fn(*args, **kwargs)
+        key = (site, self.count[site])
+        self.count[site] += 1
+        if self.mode == "replay":
+            return self.given[key] if key in self.given else self.kept[key] if key in self.kept else fn(*args, **kwargs)
+        is_module = isinstance(fn, type) and issubclass(fn, nn.Module)
+        self.depth += is_module
+        try:
+            made = fn(*args, **kwargs)
+        finally:
+            self.depth -= is_module
+        owner = getattr(fn, "__self__", None)
+        if isinstance(made, nn.Module) and (is_module or made is owner):
+            self.kept[key] = made.eval()
+            if is_module:
+                self.owners[key] = made
+        elif fn is nn.Parameter:
+            self.kept[key] = self.owners[key] = made
+            for other in [k for k, t in self.inputs.items() if any(t is a for a in args)]:
+                self.kept[other] = self.inputs.pop(other)  # the parameter's initial value is not an input
+        elif id(fn) in _RANDOM and isinstance(made, torch.Tensor):
+            self.inputs[key] = made = made.detach()
+        return made
+
+    def start(self, mode: str) -> None:
+        self.mode = mode
+        self.count.clear()
+
+    def input_names(self) -> list[str]:
+        """The variable's name, made unique; x0, x1, ... where there is none."""
+        taken: Counter[str] = Counter()
+        names = []
+        for k, (site, _) in enumerate(self.inputs):
+            name = self.names.get(site, f"x{k}")
+            names.append(f"{name}_{taken[name]}" if taken[name] else name)
+            taken[name] += 1
+        return names
+
+    def weights(self) -> tuple[dict[str, nn.Module | nn.Parameter], Callable[[str], str]]:
+        """The outermost owners of weights, by attribute name; and the name of each weight."""
+        inside = {id(m) for o in self.owners.values() if isinstance(o, nn.Module) for m in [*o.modules(), *o.parameters()] if m is not o}
+        tops = [(k, o) for k, o in self.owners.items() if id(o) not in inside
+                and (isinstance(o, nn.Parameter) or any(True for _ in [*o.parameters(), *o.buffers()]))]
+        alone = len(tops) == 1 and isinstance(tops[0][1], nn.Module)
+        labels: dict[str, nn.Module | nn.Parameter] = {}
+        for (site, _), owner in tops:
+            label = self.names.get(site, "weight" if isinstance(owner, nn.Parameter) else type(owner).__name__.lower())
+            unique, k = label, 0
+            while unique in labels:
+                k += 1
+                unique = f"{label}_{k}"
+            labels[unique] = owner
+        return {f"owner_{k}": v for k, v in labels.items()}, lambda name: _shorten(name, alone)
+
+
+def _shorten(name: str, alone: bool) -> str:
+    owner, _, rest = name.removeprefix("owner_").partition(".")
+    return rest if alone and rest else f"{owner}.{rest}" if rest else owner
+
+
+class _Replay(nn.Module):
+    """The source as a module: forward hands the tape its inputs and runs the source again."""
+
+    def __init__(self, tape: _Tape, run: Callable[[], Any], owners: dict[str, nn.Module | nn.Parameter]) -> None:
+        super().__init__()
+        self.tape, self.run = tape, run
+        for name, owner in owners.items():
+            setattr(self, name, owner)
+        self.at = {id(p): p_name for p_name, p in owners.items() if isinstance(p, nn.Parameter)}
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        self.tape.given = dict(zip(self.tape.inputs, inputs, strict=True))
+        for key, owner in self.tape.owners.items():  # torch.export swaps a module's parameters for its own
+            if id(owner) in self.at:
+                self.tape.given[key] = getattr(self, self.at[id(owner)])
+        self.tape.start("replay")
+        try:
+            return self.run()
+        finally:
+            self.tape.start("pass")
+
+
+def _parse(source: str, filename: str) -> ast.Module:
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    try:
+        return ast.parse(source, filename)
+    except SyntaxError as problem:
+        caret = f"\n    {(problem.text or '').rstrip()}\n    {' ' * max((problem.offset or 1) - 1, 0)}^"
+        raise EmmyError(f"{filename}, line {problem.lineno}: {problem.msg}{caret}", "write valid Python") from None
+
+
+def _compile(tree: ast.Module, filename: str) -> tuple[Any, _Tape]:
+    route = _Route()
+    routed = ast.fix_missing_locations(route.visit(tree))
+    return compile(routed, filename, "exec").replace(co_name="forward"), _Tape(route.names)
+
+
+def _run(what: str, filename: str, fn: Callable[[], Any]) -> Any:
+    """fn(), with what it raises named by its own source line."""
+    try:
+        with torch.no_grad():
+            return fn()
+    except EmmyError:
+        raise
+    except Exception as problem:
+        trace, line = problem.__traceback__, 0
+        while trace is not None:
+            line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == filename else line
+            trace = trace.tb_next
+        code = linecache.getline(filename, line).strip()
+        raise EmmyError(f"{what} raised {type(problem).__name__}: {problem}\n    {filename}:{line}: {code}", "make it run in PyTorch first") from problem
+
+
+def _trace(what: str, filename: str, tape: _Tape, run: Callable[[], Any]) -> Captured:
+    """Records `run`, then captures its replay."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        tape.start("record")
+        result = _run(what, filename, run)
+        tape.start("pass")
+    leaves = torch.utils._pytree.tree_leaves(result)
+    if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        kind = type(result).__name__ if not leaves else ", ".join(type(leaf).__name__ for leaf in leaves)
+        raise EmmyError(f"the result of {what} is {kind}, not a tensor", "end with an expression, or an assignment, whose value is a tensor")
+    owners, rename = tape.weights()
+    captured = capture(_Replay(tape, run, owners), list(tape.inputs.values()), tape.input_names(), rename)
+    if captured.mutated:
+        raise EmmyError(f"{what} writes to its input {captured.mutated[0]}", "use the operator that returns its result, such as add for add_")
+    return captured
+
+
+def capture_snippet(source: str, filename: str = "<snippet>") -> Captured:
+    """The program of a snippet, with torch, nn, F and math in scope; its result is its last expression or assignment.
+
+    EmmyError where the source is not Python, raises, has no tensor for result, or cannot be traced."""
+    tree = _parse(source, filename)
+    match tree.body[-1] if tree.body else None:
+        case ast.Expr(value=value) as last: pass
+        case ast.Assign(targets=[*_, value]) | ast.AnnAssign(target=value) as last: pass
+        case _: raise EmmyError("the snippet has no result", "end it with an expression, or an assignment, whose value is a tensor")
+    if isinstance(last, ast.Expr):
+        tree.body[-1] = ast.copy_location(ast.Assign([ast.Name(_RESULT, ast.Store())], value), last)
+    else:
+        read = ast.parse(ast.unparse(value), mode="eval").body
+        tree.body.append(ast.copy_location(ast.Assign([ast.Name(_RESULT, ast.Store())], read), last))
+    code, tape = _compile(tree, filename)
+
+    def run() -> Any:
+        scope = {"torch": torch, "nn": nn, "F": functional, "math": math, _CALL: tape, "__name__": "__emmy__"}
+        exec(code, scope)  # the user's own code, which is what the command compiles
+        return scope[_RESULT]
+
+    return _trace("the snippet", filename, tape, run)
+
+
+def capture_file(spec: str) -> Captured:
+    """The program of "FILE.py:NAME".  NAME takes nothing (traced like a snippet), or the file has its example inputs: `example_inputs`
+    or `get_inputs`, a tuple of tensors or a function that returns one (`get_init_inputs`: a class's arguments)."""
+    path, _, name = spec.rpartition(":")
+    if not path or not name:
+        raise EmmyError(f"{spec!r} is not FILE.py:NAME", "name a function, module or class of the file, as in model.py:Model")
+    if not os.path.isfile(path):
+        raise EmmyError(f"there is no file {path}", "give the path of a Python file")
+    with open(path, encoding="utf-8") as file:
+        code, tape = _compile(_parse(file.read(), path), path)
+    module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(os.path.basename(path)[:-3], None, origin=path))
+    scope = vars(module)
+    scope.update({_CALL: tape, "__file__": path})
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    try:
+        _run(path, path, lambda: exec(code, scope))  # the user's own code
+    finally:
+        sys.path.pop(0)
+    if name not in scope:
+        known = [k for k, v in scope.items() if callable(v) and getattr(v, "__module__", None) == module.__name__]
+        raise EmmyError(f"{path} defines no {name}", f"name one of {', '.join(known) or 'its functions'}")
+    target = scope[name]
+    inputs = _inputs(scope, path)
+    if inputs is None:
+        if isinstance(target, nn.Module | type) or not callable(target):
+            raise EmmyError(f"{path} has no example inputs for {name}", "define example_inputs, a tuple of tensors or a function returning one")
+        return _trace(f"{name} of {path}", path, tape, as_forward(target))
+    if isinstance(target, type):
+        arguments = scope["get_init_inputs"]() if "get_init_inputs" in scope else ()
+        target = _run(f"{name} of {path}", path, lambda: target(*arguments))
+    captured = capture(target, inputs)
+    if captured.mutated:
+        raise EmmyError(f"{name} of {path} writes to its input {captured.mutated[0]}", "return the result instead")
+    return captured
+
+
+def _inputs(scope: dict[str, Any], path: str) -> Sequence[Any] | None:
+    given = scope.get("example_inputs", scope.get("get_inputs"))
+    if given is None:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = _run(f"the example inputs of {path}", path, given) if callable(given) else given
+    return (made,) if isinstance(made, torch.Tensor) else tuple(made)

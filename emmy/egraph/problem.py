@@ -1,0 +1,128 @@
+"""A saturated region as the plain problem that `extract.partition` solves, and its kernels back as Loop IR bodies."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from emmy.egraph.canonical import canonical, digest, spell
+from emmy.egraph.terms import Region, Term
+from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
+from emmy.ir.index import Ax
+from emmy.ir.loop_ir import Value
+from emmy.ir.operators import OPERATORS
+from extract.hardware import Hardware
+from extract.partition import Kernel, Member, Problem
+
+
+class Kept(NamedTuple):
+    """A tensor that may be kept: where its kernel computes it, over which axes in order, and how it is stored."""
+
+    home: int
+    axes: tuple[int, ...]
+    element: DType
+
+
+class Outlined(NamedTuple):
+    """A region with every tensor that may be kept, those the rules derived (named by their canonical body) included."""
+
+    region: Region
+    kept: dict[str, Kept]
+    terms: dict[int, tuple[Term, ...]]
+
+    def tensors(self) -> dict[str, tile.Tensor]:
+        """Every tensor a kernel could read or write."""
+        out = {i.name: tile.Tensor(i.name, i.dims, i.element) for i in self.region.program.inputs}
+        return out | {name: tile.Tensor(name, tuple(self.region.extents[a] for a in k.axes), k.element) for name, k in self.kept.items()}
+
+
+def outline(region: Region) -> Outlined:
+    """Name the values that `rules/loop/cut.egg` lets be kept.  One value met at two points is one tensor: its name is its body's digest,
+    its axes are in the order in which the body meets them."""
+    elements = region.elements()
+    kept = {name: Kept(c, region.output_axes[name], elements[name]) for name, c in region.home.items()}
+    held = {c for c, terms in region.terms.items() if any(t.kind == "Tensor" for t in terms)}
+    candidates = sorted(region.may_keep - held)
+    bodies = canonical(region, candidates)
+    added: dict[int, Term] = {}
+    for c in candidates:
+        if c not in bodies:
+            continue
+        text, speller = spell(bodies[c], {}, region.extents)
+        order = tuple(a for a in speller.axes if a in region.deps[c])
+        if set(order) != region.deps[c] or not order:
+            continue
+        sizes = ",".join(str(region.extents[a]) for a in order)
+        name = f"k{digest(f'{text}:{sizes}:{sorted(speller.tensors.items())}')}"
+        kept.setdefault(name, Kept(c, order, bodies[c].dtype))
+        added[c] = Term("Tensor", name, at=tuple(map(Ax, order)))
+    terms = {c: (*ts, added[c]) if c in added else ts for c, ts in region.terms.items()}
+    return Outlined(region, kept, terms)
+
+
+def problem(outlined: Outlined, gpu: Hardware) -> Problem:
+    """Costs in seconds, each value computed once for each setting of its axes."""
+    region = outlined.region
+    tensors = outlined.tensors()
+    slot, byte = 1 / (gpu.fp32_TFLOPs * 1e12 / 2), 1 / (gpu.bandwidth_TBs * 1e12)
+    inputs = frozenset(i.name for i in region.program.inputs)
+
+    def size(axes: frozenset[int] | set[int]) -> float:
+        out = 1.0
+        for a in axes:
+            out *= region.extents[a]
+        return out
+
+    def parts(c: int, t: Term) -> tuple[tuple[str, float, str], ...]:
+        deps = region.deps[c]
+        match t.kind:
+            case "Input" | "Tensor":
+                whole = 1.0
+                for n in tensors[t.label].shape:
+                    whole *= n
+                return ((f"load {t.label}", min(whole, size(deps)) * tensors[t.label].element.bytes * byte, "memory"),)
+            case "Const" | "IndexValue":
+                return ()
+            case "Unary" | "Binary" | "Ternary":
+                return ((f"class {c}", OPERATORS[t.label].flops * size(deps) * slot, "work"),)
+            case "Cast" | "Round":
+                return ((f"class {c}", size(deps) * slot, "work"),)
+        assert t.axis is not None
+        inner = size(region.deps[t.kids[0]] | {t.axis}) * slot
+        carrier = f"{t.axis} {t.kids[0]}"
+        match t.kind:
+            # a twist's pivot and weights are paid once for all its channels, a little under what the separate passes cost
+            case "Pivot": return ((f"pivot {carrier}", 0.9 * inner, "work"),)
+            case "Channel":
+                both = size(region.deps[t.kids[0]] | region.deps[t.kids[1]] | {t.axis}) * slot
+                return (f"pivot {carrier}", 0.9 * inner, "work"), (f"weight {carrier}", 8.9 * inner, "work"), (f"class {c}", 1.9 * both, "work")
+        fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
+        return ((f"class {c}", (0.05 if fused else 1.0) * inner, "work"),)
+
+    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "") for t in terms) for c, terms in outlined.terms.items()}
+    traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
+    outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
+    named = tuple(d.name for d in region.program.definitions)
+    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, gpu.launch_us * 1e-6)
+
+
+def body(outlined: Outlined, kernel: Kernel) -> Value:
+    """The Loop IR body of an extracted kernel."""
+    tensors = outlined.tensors()
+    terms = {(c, repr(t)): t for c, ts in outlined.terms.items() for t in ts}
+    chosen = {c: terms[c, m.spelling] for c, m in kernel.body}
+    made: dict[int, Value] = {}
+    stack = [(kernel.root, False)]
+    while stack:
+        c, ready = stack.pop()
+        if c in made:
+            continue
+        t = chosen[c]
+        if ready:
+            made[c] = t.build(tuple(made[k] for k in t.kids), tensors[t.label].element if t.kind in ("Input", "Tensor") else None)
+        else:
+            stack.append((c, True))
+            stack.extend((k, False) for k in t.kids)
+    return made[kernel.root]
+
+

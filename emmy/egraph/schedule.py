@@ -1,0 +1,151 @@
+"""Schedules of a kernel: its fold tree as facts, the rules of `rules/tile` and `rules/hardware`, and the rows they admit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from emmy.egraph.rulebook import EGraph, math_classes, rules_folder
+from emmy.errors import EmmyError
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.ir.loop_ir import Value
+
+PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
+PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
+            "FitsRegisters": "more registers than the register file holds", "Divides": "its width does not divide the innermost axis, or is too wide for its elements"}
+
+
+def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
+    """Every legal schedule of `kernel` on `target` ("sm_90a", …), in a fixed order.
+
+    `pins` fixes fields ("WORK=t256,TILE=v4"); EmmyError if no legal row has them, naming the premise that fails.
+    """
+    wanted = tile.parse_row(pins)
+    graph = EGraph("tile", [hardware_rules(target), *extra])
+    graph.run("\n".join([*facts(kernel), *options(wanted)]), "<kernel>")
+    classes = math_classes(math)
+    for phase in PHASES:
+        rulesets = [f"(run {phase}-{c})" for c in (("exact", "real") if phase == "atom" else ("exact",)) if c in classes]
+        graph.schedule(f"(saturate (seq {' '.join(rulesets)}))")
+    read = _Reader(graph)
+    rows = read.rows("Scheduled", lambda r: r.output == read.kernel)
+    legal = [s for s in rows if matches(s.row, wanted)]
+    if not legal:
+        raise EmmyError(f"no legal row of kernel {kernel.name} has {pins!r}", why_not(read, wanted, rows))
+    return tuple(legal)
+
+
+def hardware_rules(target: str) -> tuple[str, str]:
+    """The rule file of a target's facts; EmmyError for an unknown target."""
+    name = target.rstrip("a")
+    path = rules_folder() / "hardware" / f"{name}.egg"
+    if not re.fullmatch(r"sm_\d+a?", target) or not path.is_file():
+        known = sorted(p.stem for p in (rules_folder() / "hardware").glob("sm_*.egg"))
+        raise EmmyError(f"unknown target {target!r}", f"the targets are {', '.join('sm_90a' if k == 'sm_90' else k for k in known)}")
+    return f"hardware/{name}.egg", path.read_text()
+
+
+def options(pins: tile.Row) -> list[str]:
+    """Facts that put a pinned row on the menu, should it not be there."""
+    out = [f"(ThreadsOption {t})" for t in re.findall(r"^t(\d+)$", pins.work)]
+    out += [f"(WarpsOption {w})" for w in re.findall(r"^w(\d+)$", pins.work)]
+    out += [f"(WidthOption {v})" for v in re.findall(r"^v(\d+)$", pins.tile)]
+    grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
+    if grid and cut:
+        out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
+    return out
+
+
+def matches(row: tile.Row, pins: tile.Row) -> bool:
+    """Whether `row` has every field that `pins` gives."""
+    return all(not want or want == have for want, have in ((pins.work, row.work), (pins.tile, row.tile), (pins.reduce, row.reduce), (pins.stage, row.stage)))
+
+
+def why_not(read: _Reader, wanted: tile.Row, legal: Iterable[tile.Schedule]) -> str:
+    """What is missing for a pinned row: the premise that fails, or the rows there are."""
+    for candidate in read.rows("Candidate"):
+        if matches(candidate.row, wanted):
+            missing = [f"{premise} ({reason})" for premise, reason in PREMISES.items() if candidate not in read.rows(premise)]
+            if missing:
+                return f"row {candidate.row} fails {', '.join(missing)}"
+    return "no rule proposes it; legal rows are " + " · ".join(sorted({str(s.row) for s in legal})[:12])
+
+
+# -- a kernel as facts ----------------------------------------------------------------------------------------------
+def facts(kernel: tile.Kernel) -> list[str]:
+    """The fold tree as the facts that rules/tile/syntax.egg declares."""
+    free = tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result))
+    outs = frozenset(kernel.outer)
+    last = kernel.axes[-1] if kernel.axes else (-1, 1)
+    top = [f.name for f in kernel.folds if f.span <= outs]
+    out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
+    out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
+    out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})", f"(Elements {prod(n for _, n in kernel.axes)})",
+            f"(OutputBytes {kernel.output.element.bytes})", f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
+            f"(set (FoldCount) {len(kernel.folds)})"]
+    for f in kernel.folds:
+        reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
+        out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})', f'(set (Span "{f.name}") {axes(f.span)})']
+        out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
+        parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
+        out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts))]
+        if f.kind == "twist":
+            values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
+            wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
+            out += [f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})', f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
+                    f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
+    return out
+
+
+def factors(v: Value) -> tuple[Value, ...]:
+    """The factors of a product."""
+    if isinstance(v, loop.Apply) and v.op == "mul":
+        return *factors(v.args[0]), *factors(v.args[1])
+    return (v,)
+
+
+def axes(of: Iterable[int]) -> str:
+    return f"(set-of {' '.join(map(str, items))})" if (items := sorted(of)) else "(set-empty)"
+
+
+def names(of: Iterable[str]) -> str:
+    return "(set-of " + " ".join(f'"{n}"' for n in items) + ")" if (items := sorted(of)) else "(set-empty)"
+
+
+# -- rows back ------------------------------------------------------------------------------------------------------
+class _Reader:
+    """Forms and rows of a saturated graph as schedules."""
+
+    def __init__(self, graph: EGraph):
+        self.engine = graph.engine
+        self.tables = graph.engine.freeze().functions
+        self.kernel = self.tables["Kernel"].rows[0].output if self.tables["Kernel"].rows else None
+        self.terms = {r.output: (name, r.inputs) for name in ("MapForm", "FoldForm", "ContractionForm", "TwistForm", "MapRow", "FoldRow", "TiledRow") for r in self.tables[name].rows}
+
+    def rows(self, table: str, where: Any = lambda r: True) -> list[tile.Schedule]:
+        """The schedules in a table of (Form, Row), sorted."""
+        found = {self.schedule(*r.inputs[:2]) for r in self.tables[table].rows if where(r)}
+        return sorted(found, key=lambda s: (s.form, str(s.row), s.rows, s.columns, s.batch))
+
+    def schedule(self, form: Any, row: Any) -> tile.Schedule:
+        name, args = self.terms[form]
+        sets = [tuple(sorted(self.engine.value_to_i64(a) for a in self.engine.value_to_set(x))) for x in args[-3 if len(args) == 4 else 0:]]
+        return tile.Schedule(self.row(row), {"MapForm": "map", "FoldForm": "fold", "ContractionForm": "contraction", "TwistForm": "twist"}[name], *sets)
+
+    def row(self, value: Any) -> tile.Row:
+        name, args = self.terms[value]
+        number = self.engine.value_to_i64
+        if name == "MapRow":
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
+        if name == "FoldRow":
+            how, threads, width = self.engine.value_to_string(args[0]), number(args[1]), number(args[2])
+            return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how)
+        p, q, m, n, k, d = map(number, args[1:])
+        return tile.Row(f"t{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem")
+
+
+def _width(width: int) -> str:
+    return f"v{width}" if width > 1 else ""

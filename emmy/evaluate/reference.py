@@ -1,0 +1,202 @@
+"""Evaluation on the CPU: Torch IR through torch, Tensor IR on NumPy."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from emmy.errors import EmmyError
+from emmy.ir import dtype as dt
+from emmy.ir import index as ix
+from emmy.ir import tensor_ir as tir
+from emmy.ir import torch_ir
+from emmy.ir.dtype import DType
+from emmy.ir.index import IxConst, Pos
+from emmy.ir.node import IRError
+from emmy.ir.operators import MONOIDS, apply, unit
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def evaluate_torch(program: torch_ir.Program, tensors: Mapping[str, torch.Tensor], float64: bool = False) -> list[torch.Tensor]:
+    """The program's results in eager torch.  `tensors`: inputs, weights and constants by name.
+
+    With `float64`, every floating input, result and dtype argument is float64: eager computed in double, the judge of errors."""
+    results: dict[torch_ir.Value, Any] = {}
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64 if float64 else default)
+        with torch.no_grad():
+            for node in program.nodes:
+                if isinstance(node, torch_ir.Input):
+                    made = _bound(node.target, node.type.shape, node.type.dtype, tensors, lambda t: (tuple(t.shape), str(t.dtype)[6:]))
+                else:
+                    assert isinstance(node, torch_ir.Call)
+                    made = _call(node, results, float64)
+                results[node] = _doubled(made) if float64 else made
+    finally:
+        torch.set_default_dtype(default)
+    return [results[o] for o in program.outputs]
+
+
+def _bound(name: str, shape: tuple[int, ...], element: DType, tensors: Mapping[str, Any], describe: Any) -> Any:
+    if name not in tensors:
+        raise EmmyError(f"no value for {name!r}", f"pass {name}: {element}{list(shape)}")
+    found = describe(tensors[name])
+    if found != (shape, element.torch_name):
+        raise EmmyError(f"{name!r} is {found[1]}{list(found[0])}, not {element.torch_name}{list(shape)}", "pass a tensor like the one captured with")
+    return tensors[name]
+
+
+def _doubled(made: Any) -> Any:
+    if isinstance(made, tuple | list):
+        return tuple(map(_doubled, made))
+    return made.double() if made.is_floating_point() else made
+
+
+def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool) -> Any:
+    def argument(arg: torch_ir.Arg) -> Any:
+        match arg:
+            case tuple(): return [argument(a) for a in arg]
+            case torch_ir.Value(): return results[arg]
+            case torch_ir.Literal(): return arg.value
+        assert isinstance(arg, DType)
+        return torch.float64 if float64 and arg.kind == "float" else getattr(torch, arg.torch_name)
+
+    args, kwargs = [argument(a) for a in call.args], {k: argument(v) for k, v in call.kwargs}
+    if call.op == "operator.getitem":
+        return operator.getitem(*args)
+    fn = torch.ops
+    for part in call.op.split("."):
+        fn = getattr(fn, part)
+    schema = fn._schema.arguments  # type: ignore[attr-defined]
+    device = next((t.device for t in results.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
+    for k, parameter in enumerate(schema):
+        if parameter.name == "device" and k < len(args):
+            args[k] = device
+        elif parameter.name == "device" and k >= len(args):
+            kwargs["device"] = device
+        elif parameter.name == "eps" and float64 and (args[k] if k < len(args) else kwargs.get("eps")) is None:
+            kwargs["eps"] = _default_eps(call)  # the default is that of the type computed in, which must not change
+    return fn(*args, **kwargs)  # type: ignore[operator]
+
+
+def _default_eps(call: torch_ir.Call) -> float:
+    assert isinstance(call.results, torch_ir.Type)
+    return torch.finfo(getattr(torch, call.results.dtype.compute.torch_name)).eps
+
+
+def evaluate_tensor(program: tir.Program, arrays: Mapping[str, Array]) -> list[Array]:
+    """The program's results on NumPy, each node in its stored dtype.
+
+    An f32 sum or product accumulates in float64 and rounds once.  A sum of products of broadcasts is one matrix product, so
+    that nothing of the size of all its axes is made."""
+    results: dict[tir.Tensor, Array] = {}
+    stack = [(t, False) for _, t in reversed(program.outputs)]
+    while stack:
+        node, ready = stack.pop()
+        if node in results:
+            continue
+        contraction = _contraction(node)
+        if not ready:
+            needed = [contraction[0].x, contraction[1].x] if contraction else node.operands
+            stack += [(node, True), *((n, False) for n in needed)]
+        elif contraction:
+            results[node] = _contract(node, *contraction, results)
+        else:
+            results[node] = _node(node, results, arrays)
+        if ready and (results[node].shape, results[node].dtype) != (node.shape, node.dtype.numpy):
+            raise IRError(f"{type(node).__name__} evaluates to {results[node].dtype}{results[node].shape}, not {node.dtype}{node.shape}")
+    return [results[t] for _, t in program.outputs]
+
+
+def _node(node: tir.Tensor, results: dict[tir.Tensor, Array], arrays: Mapping[str, Array]) -> Array:
+    args = [results[x] for x in node.operands]
+    with np.errstate(all="ignore"):
+        match node:
+            case tir.Input(name, dims, element, _):
+                return np.asarray(_bound(name, dims, element, arrays, lambda a: (a.shape, str(a.dtype))))
+            case tir.Constant(element, bits):
+                return np.asarray(dt.value(element, bits))
+            case tir.IndexValue(dims, at):
+                return np.broadcast_to(ix.evaluate(at, _coordinates(dims)), dims).astype(np.int64)
+            case tir.Elementwise(op, _):
+                return np.asarray(apply(op, *args))
+            case tir.Cast(element, _) | tir.Round(element, _):
+                return args[0].astype(element.numpy)
+            case tir.Reduce(monoid, axes, _):
+                return np.asarray(MONOIDS[monoid].reduce(_wide(args[0], monoid), axis=axes, initial=unit(monoid, node.dtype))).astype(node.dtype.numpy)
+            case tir.Scan(monoid, axis, _):
+                return MONOIDS[monoid].scan(_wide(args[0], monoid), axis=axis).astype(node.dtype.numpy)  # type: ignore[no-any-return]
+            case tir.IndexMap(dims, at, _):
+                return np.broadcast_to(args[0][_points(at, dims)], dims) if node.size else np.empty(dims, node.dtype.numpy)
+            case tir.Gather(axis, at, _, _):
+                return args[0][_points(at, node.shape, {axis: args[1]})] if node.size else np.empty(node.shape, node.dtype.numpy)
+    raise AssertionError(type(node))
+
+
+def _wide(x: Array, monoid: str) -> Array:
+    return x.astype(np.float64) if monoid in ("add", "mul") and x.dtype == np.float32 else x
+
+
+def _coordinates(dims: tuple[int, ...]) -> Any:
+    """The k-th coordinate, as an array that broadcasts to `dims`."""
+    return lambda p: np.arange(dims[p.k]).reshape([-1 if d == p.k else 1 for d in range(len(dims))])
+
+
+def _points(at: tuple[ix.Ix, ...], dims: tuple[int, ...], given: dict[int, Array] | None = None) -> tuple[Array, ...]:
+    values = [(given or {})[k] if k in (given or {}) else ix.evaluate(x, _coordinates(dims)) for k, x in enumerate(at)]
+    return tuple(np.broadcast_arrays(*values, np.empty(dims, bool))[:-1])
+
+
+def _broadcast_axes(view: tir.IndexMap) -> list[int | None] | None:
+    """For each dimension of the operand the one of the view it runs along (None: read at 0), if the view is a broadcast."""
+    axes: list[int | None] = []
+    for x, n in zip(view.at, view.x.shape, strict=True):
+        match x:
+            case Pos(k) if view.dims[k] == n and k not in axes: axes.append(k)
+            case IxConst(0) if n == 1: axes.append(None)
+            case _: return None
+    return axes
+
+
+def _contraction(node: tir.Tensor) -> tuple[tir.IndexMap, tir.IndexMap] | None:
+    """The two broadcasts whose product `node` sums, if it is a sum of that kind."""
+    match node:
+        case tir.Reduce("add", _, tir.Elementwise("mul", (tir.IndexMap() as a, tir.IndexMap() as b))) \
+                if node.dtype.kind == "float" and _broadcast_axes(a) is not None and _broadcast_axes(b) is not None: return a, b
+    return None
+
+
+def _contract(node: tir.Tensor, a: tir.IndexMap, b: tir.IndexMap, results: dict[tir.Tensor, Array]) -> Array:
+    """The sum of products as one batched matrix product [batch, m, k] @ [batch, k, n], in float64."""
+    assert isinstance(node, tir.Reduce)
+    summed = set(node.axes)
+    sides = [{d for d in _broadcast_axes(v) or () if d is not None} for v in (a, b)]
+    batch, contracted = sorted((sides[0] & sides[1]) - summed), sorted(sides[0] & sides[1] & summed)
+    rows, columns = (sorted(own - other - summed) for own, other in (sides, reversed(sides)))
+    factor = 1  # a summed axis that neither operand has repeats the term
+    for d in summed - sides[0] - sides[1]:
+        factor *= a.dims[d]
+
+    def matrix(view: tir.IndexMap, first: list[int], second: list[int]) -> Array:
+        kept = [d for d in _broadcast_axes(view) or () if d is not None]
+        values = results[view.x].reshape([view.dims[d] for d in kept]).astype(np.float64)
+        alone = tuple(k for k, d in enumerate(kept) if d in summed and d not in contracted)
+        values, kept = values.sum(axis=alone), [d for d in kept if d not in summed or d in contracted]
+        order = [*batch, *first, *second]
+        moved = values.transpose([kept.index(d) for d in order])
+        size = [int(np.prod([a.dims[d] for d in part], dtype=np.int64)) for part in (batch, first, second)]
+        return moved.reshape(size)
+
+    with np.errstate(all="ignore"):
+        product = matrix(a, rows, contracted) @ matrix(b, contracted, columns) * factor
+    have = [*batch, *rows, *columns]
+    missing = [d for d in range(len(a.dims)) if d not in summed and d not in have]
+    shaped = product.reshape([a.dims[d] for d in have]).transpose([have.index(d) for d in sorted(have)])
+    out = np.expand_dims(shaped, tuple(np.searchsorted([d for d in range(len(a.dims)) if d not in summed], missing)))
+    return np.broadcast_to(out, node.shape).astype(node.dtype.numpy)

@@ -1,0 +1,178 @@
+"""Contractions: every product of matrices is one sum of products over index maps, whatever torch calls it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from math import prod
+
+from emmy.ir import index as ix
+from emmy.ir.index import IxConst, Pos
+from emmy.ir.tensor_ir import Shape, Tensor
+from emmy.ir.torch_ir import Type
+from emmy.lower.torch_to_tensor.build import (
+    Number,
+    Operand,
+    add,
+    apply,
+    broadcast_shape,
+    constant,
+    convert,
+    mul,
+    position,
+    reduce,
+    remap,
+    reshape,
+    select,
+)
+from emmy.lower.torch_to_tensor.normalisation import softmax
+from emmy.lower.torch_to_tensor.registry import lowers
+
+
+def contract(dims: Shape, operands: Sequence[tuple[Tensor, Sequence[int]]], summed: int) -> Tensor:
+    """The sum over the last `summed` of `dims` of the product of operands; an operand's list names, for each of its dimensions, the
+    one of `dims` it runs along (an extent of 1 is broadcast)."""
+    product: Tensor | None = None
+    for x, labels in operands:
+        view = remap(x, dims, [IxConst(0) if n == 1 else Pos(d) for n, d in zip(x.shape, labels, strict=True)])
+        product = view if product is None else mul(product, view)
+    assert product is not None
+    return reduce("add", product, range(len(dims) - summed, len(dims)))
+
+
+def matmul(x: Tensor, y: Tensor, transposed: bool = False) -> Tensor:
+    """torch.matmul of operands in a compute type; `transposed`: y is [..., n, k]."""
+    if len(x.shape) == 1:
+        return _drop(matmul(reshape(x, (1, *x.shape)), y, transposed), -2 if len(y.shape) > 1 else -1)
+    if len(y.shape) == 1:
+        return _drop(matmul(x, reshape(y, (1, *y.shape)), True), -1)
+    m, k = x.shape[-2:]
+    n = y.shape[-2] if transposed else y.shape[-1]
+    batch = broadcast_shape(x.shape[:-2], y.shape[:-2])
+    b = len(batch)
+    dims = (*batch, m, n, k)
+    left = [*range(b - len(x.shape) + 2, b), b, b + 2]
+    right = [*range(b - len(y.shape) + 2, b), *((b + 1, b + 2) if transposed else (b + 2, b + 1))]
+    return contract(dims, ((x, left), (y, right)), 1)
+
+
+def _drop(x: Tensor, dim: int) -> Tensor:
+    d = dim % len(x.shape)
+    return reshape(x, x.shape[:d] + x.shape[d + 1:])
+
+
+@lowers(*(f"aten.{op}.default" for op in ("matmul", "mm", "bmm", "dot", "mv", "vdot", "linalg_matmul", "inner", "chain_matmul")))
+def _matmul(out: Type, x: Tensor, y: Tensor, *, op: str) -> Tensor:
+    return matmul(convert(x, out.dtype), convert(y, out.dtype), op == "aten.inner.default" and len(y.shape) > 1)
+
+
+@lowers("aten.linear.default")
+def _linear(out: Type, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = matmul(convert(x, out.dtype), convert(weight, out.dtype), transposed=len(weight.shape) > 1)
+    return product if bias is None else add(product, convert(bias, out.dtype))
+
+
+@lowers("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", "aten.addbmm.default")
+def _addmm(out: Type, c: Tensor, x: Tensor, y: Tensor, *, beta: Number = 1, alpha: Number = 1, op: str) -> Tensor:
+    """beta*c + alpha*(x @ y); at beta = 0 the values of c do not count, NaN included."""
+    product = matmul(convert(x, out.dtype), convert(y, out.dtype))
+    product = reduce("add", product, (0,)) if op == "aten.addbmm.default" else product
+    product = product if alpha == 1 else mul(product, alpha)
+    if beta == 0:
+        return product
+    addend = convert(c, out.dtype)
+    return add(addend if beta == 1 else mul(addend, beta), product)
+
+
+@lowers("aten.outer.default", "aten.ger.default")
+def _outer(out: Type, x: Tensor, y: Tensor) -> Tensor:
+    return mul(reshape(convert(x, out.dtype), (x.size, 1)), convert(y, out.dtype))
+
+
+@lowers("aten.einsum.default")
+def _einsum(out: Type, equation: str, operands: Sequence[Tensor], *, path: object = None) -> Tensor:
+    """The letters of the result, then the summed ones, are the dimensions of one product."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = [list(t) if "..." not in t else [*t[:t.index("...")], *_ellipsis(t, x), *t[t.index("...") + 3:]]
+             for t, x in zip(left.split(","), operands, strict=True)]
+    ellipsis = max((tuple(c for c in t if len(c) > 1) for t in terms), key=len)
+    letters = sorted({c for t in terms for c in t if len(c) == 1})
+    if arrow:
+        result = [c for part in right.replace("...", "\0") for c in (ellipsis if part == "\0" else (part,))]
+    else:
+        result = [*ellipsis, *(c for c in letters if sum(t.count(c) for t in terms) == 1)]
+    order = [*result, *(c for c in [*ellipsis, *letters] if c not in result)]
+    extent = {c: broadcast_shape(*((x.shape[k],) for t, x in zip(terms, operands, strict=True) for k, d in enumerate(t) if d == c))[0] for c in order}
+    values = [(convert(x, out.dtype), [order.index(c) for c in t]) for t, x in zip(terms, operands, strict=True)]
+    return contract(tuple(extent[c] for c in order), values, len(order) - len(result))
+
+
+def _ellipsis(term: str, x: Tensor) -> list[str]:
+    """The dimensions that "..." stands for, named from the back."""
+    count = len(x.shape) - len(term) + 3
+    return [f"...{k}" for k in range(count, 0, -1)]
+
+
+@lowers("aten.scaled_dot_product_attention.default")
+def _attention(out: Type, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+               scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    """softmax(q k^T * scale + mask) v; a row with everything masked is 0."""
+    if enable_gqa:  # query head h reads key and value head h // group
+        k, v = (remap(t, (*t.shape[:-3], q.shape[-3], *t.shape[-2:]),
+                      [ix.div(Pos(d), q.shape[-3] // t.shape[-3]) if d == len(t.shape) - 3 else Pos(d) for d in range(len(t.shape))]) for t in (k, v))
+    query, key, value = (convert(t, out.dtype) for t in (q, k, v))
+    factor: Operand = 1 / math.sqrt(q.shape[-1]) if scale is None and q.shape[-1] else scale or 1.0
+    scores = mul(matmul(query, key, transposed=True), factor)
+    low = float("-inf")
+    if is_causal:
+        rank = len(scores.shape)
+        scores = select(apply("le", position(scores.shape, rank - 1), position(scores.shape, rank - 2)), scores, low)
+    if attn_mask is not None:
+        scores = select(attn_mask, scores, low) if attn_mask.dtype.kind == "bool" else add(scores, convert(attn_mask, attn_mask.dtype))
+    result = matmul(softmax(scores, len(scores.shape) - 1), value)
+    if attn_mask is None:
+        return result
+    most = reduce("max", scores, (len(scores.shape) - 1,), keepdim=True)
+    return select(apply("eq", most, low), constant(result.dtype, 0), result)
+
+
+def spatial(x: Tensor, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape, places: Shape, value: Number) -> Tensor:
+    """Windows of the trailing dimensions: x[lead..., s...] as [lead..., places..., kernel...], `value` outside."""
+    from emmy.lower.torch_to_tensor.views import pad
+
+    n = len(kernel)
+    lead = x.shape[:len(x.shape) - n]
+    need = [(p - 1) * s + (w - 1) * d + 1 for p, s, w, d in zip(places, stride, kernel, dilation, strict=True)]
+    size = tuple(max(e + 2 * b, m) for e, b, m in zip(x.shape[len(lead):], padding, need, strict=True))
+    padded = pad(x, (*[0] * len(lead), *padding), (*lead, *size), value)
+    at = [*map(Pos, range(len(lead))), *(ix.add(ix.mul(Pos(len(lead) + k), stride[k]), ix.mul(Pos(len(lead) + n + k), dilation[k])) for k in range(n))]
+    return remap(padded, (*lead, *places, *kernel), at)
+
+
+def tuple_of(value: int | Sequence[int], n: int) -> Shape:
+    """torch's short form: one number for all dimensions."""
+    given = (value,) if isinstance(value, int) else tuple(value)
+    return given * n if len(given) == 1 else given
+
+
+@lowers("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+def _conv(out: Type, x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
+          padding: int | str | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
+    """The sum over input channels of a group and kernel places of window times weight."""
+    n = len(weight.shape) - 2
+    if len(x.shape) == n + 1:
+        wide = _conv(Type(out.dtype, (1, *out.shape)), reshape(x, (1, *x.shape)), weight, bias, stride, padding, dilation, groups)
+        return reshape(wide, out.shape)
+    steps, spread, kernel, places = tuple_of(stride, n), tuple_of(dilation, n), weight.shape[2:], out.shape[2:]
+    if isinstance(padding, str):
+        padding = [0] * n if padding == "valid" else [d * (w - 1) // 2 for d, w in zip(spread, kernel, strict=True)]
+    windows = spatial(convert(x, out.dtype), kernel, steps, tuple_of(padding, n), spread, places, 0)
+    channels, per = weight.shape[0] // groups, weight.shape[1]
+    data = reshape(windows, (x.shape[0], groups, per, *places, *kernel))
+    filters = reshape(convert(weight, out.dtype), (groups, channels, per, *kernel))
+    dims = (x.shape[0], groups, channels, *places, per, *kernel)
+    p = range(3, 3 + n)
+    w = range(4 + n, 4 + 2 * n)
+    product = contract(dims, ((data, (0, 1, 3 + n, *p, *w)), (filters, (1, 2, 3 + n, *w))), 1 + n)
+    flat = reshape(product, out.shape)
+    return flat if bias is None else add(flat, reshape(convert(bias, out.dtype), (1, prod(bias.shape), *[1] * n)))

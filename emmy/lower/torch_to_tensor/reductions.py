@@ -1,0 +1,208 @@
+"""Reductions and scans.  Sums of half types accumulate in f32 and round once; sums of booleans and integers are i64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emmy.errors import EmmyError
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.tensor_ir import Scan, Tensor
+from emmy.ir.torch_ir import Type
+from emmy.lower.torch_to_tensor.build import (
+    Number,
+    add,
+    apply,
+    axes,
+    axis,
+    broadcast,
+    cast,
+    constant,
+    convert,
+    mean,
+    mul,
+    position,
+    reduce,
+    reshape,
+    select,
+    sub,
+)
+from emmy.lower.torch_to_tensor.registry import lowers
+
+Dims = int | Sequence[int] | None
+
+
+@lowers("aten.sum.default")
+def _sum_all(out: Type, x: Tensor, *, dtype: DType | None = None) -> Tensor:
+    return _sum(out, x, dtype=dtype)
+
+
+@lowers("aten.sum.dim_IntList")
+def _sum(out: Type, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    return reduce("add", convert(x, out.dtype), axes(dim, len(x.shape)), keepdim)
+
+
+@lowers("aten.mean.default")
+def _mean_all(out: Type, x: Tensor, *, dtype: DType | None = None) -> Tensor:
+    return _mean(out, x)
+
+
+@lowers("aten.mean.dim")
+def _mean(out: Type, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    return mean(convert(x, out.dtype), axes(dim, len(x.shape)), keepdim)
+
+
+@lowers("aten.prod.default")
+def _prod_all(out: Type, x: Tensor, *, dtype: DType | None = None) -> Tensor:
+    return reduce("mul", convert(x, out.dtype), axes(None, len(x.shape)))
+
+
+@lowers("aten.prod.dim_int")
+def _prod(out: Type, x: Tensor, dim: int, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    return reduce("mul", convert(x, out.dtype), axes(dim, len(x.shape)), keepdim)
+
+
+@lowers("aten.amax.default", "aten.amin.default", "aten.max.default", "aten.min.default")
+def _extreme(out: Type, x: Tensor, dim: Dims = None, keepdim: bool = False, *, op: str) -> Tensor:
+    return reduce("max" if "max" in op else "min", convert(x, out.dtype), axes(dim, len(x.shape)), keepdim)
+
+
+@lowers("aten.aminmax.default")
+def _aminmax(out: tuple[Type, Type], x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    low, high = (reduce(m, convert(x, x.dtype), axes(dim, len(x.shape)), keepdim) for m in ("min", "max"))
+    return low, high
+
+
+def _arg(monoid: str, x: Tensor, along: int, keepdim: bool) -> Tensor:
+    """The first place of the extreme along an axis; a NaN is the extreme."""
+    best = broadcast(reduce(monoid, x, (along,), keepdim=True), x.shape)
+    hit = apply("eq", x, best)
+    hit = apply("or", hit, apply("isnan", x)) if x.dtype.kind == "float" else hit
+    return reduce("min", select(hit, position(x.shape, along), x.shape[along] - 1), (along,), keepdim)
+
+
+@lowers("aten.argmax.default", "aten.argmin.default")
+def _argmax(out: Type, x: Tensor, dim: int | None = None, keepdim: bool = False, *, op: str) -> Tensor:
+    value = convert(x, x.dtype)
+    flat = reshape(value, (value.size,)) if dim is None or not x.shape else value
+    found = _arg("max" if "argmax" in op else "min", flat, axis(dim or 0, len(flat.shape)), keepdim)
+    return reshape(found, out.shape)
+
+
+@lowers("aten.max.dim", "aten.min.dim")
+def _max_dim(out: tuple[Type, Type], x: Tensor, dim: int, keepdim: bool = False, *, op: str) -> tuple[Tensor, Tensor]:
+    monoid, value = "max" if ".max" in op else "min", convert(x, x.dtype)
+    if not x.shape:
+        return value, constant(dt.i64, 0)
+    along = axis(dim, len(x.shape))
+    return reduce(monoid, value, (along,), keepdim), _arg(monoid, value, along, keepdim)
+
+
+@lowers("aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim", "aten.all.dims")
+def _any(out: Type, x: Tensor, dim: Dims = None, keepdim: bool = False, *, op: str) -> Tensor:
+    return reduce("or" if "any" in op else "and", cast(dt.bool_, x), axes(dim, len(x.shape)), keepdim)
+
+
+@lowers("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
+def _count_nonzero(out: Type, x: Tensor, dim: Dims = None) -> Tensor:
+    return reduce("add", cast(dt.i64, cast(dt.bool_, x)), axes(dim, len(x.shape)))
+
+
+def variance(x: Tensor, over: Sequence[int], keepdim: bool, correction: float) -> Tensor:
+    """The mean of squares centred on the mean: nothing cancels at a large mean."""
+    centred = sub(x, mean(x, over, keepdim=True)) if over else sub(x, x)
+    return mean(mul(centred, centred), over, keepdim, correction)
+
+
+@lowers("aten.var.default", "aten.var.dim", "aten.var.correction", "aten.std.default", "aten.std.dim", "aten.std.correction",
+        "aten.var_mean.correction", "aten.std_mean.correction", "aten.var_mean.dim", "aten.std_mean.dim", "aten.var_mean.default",
+        "aten.std_mean.default")
+def _var(out: Type, x: Tensor, dim: Dims | bool = None, unbiased: bool = True, keepdim: bool = False, *, correction: Number | None = None,
+         op: str) -> Tensor | tuple[Tensor, Tensor]:
+    if isinstance(dim, bool):  # the overload without dimensions
+        dim, unbiased = None, dim
+    degrees = correction if correction is not None else 1 if unbiased else 0
+    value, over = convert(x, x.dtype), axes(dim, len(x.shape))
+    spread = variance(value, over, keepdim, degrees)
+    spread = apply("sqrt", spread) if "std" in op else spread
+    return (spread, mean(value, over, keepdim)) if "_mean" in op else spread
+
+
+@lowers("aten.logsumexp.default", "aten.special_logsumexp.default")
+def _logsumexp(out: Type, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """log sum exp(x - m) + m with m the maximum, or 0 where that is infinite."""
+    value, over = convert(x, out.dtype), axes(dim, len(x.shape))
+    most = reduce("max", value, over, keepdim=True)
+    safe = select(apply("eq", apply("abs", most), float("inf")), constant(most.dtype, 0), most)
+    total = reduce("add", apply("exp", sub(value, safe)), over, keepdim)
+    return add(apply("log", total), reshape(safe, total.shape))
+
+
+@lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar", "aten.norm.ScalarOpt_dtype")
+def _norm(out: Type, x: Tensor, order: Number | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    value, over, p = apply("abs", convert(x, out.dtype)), axes(dim, len(x.shape)), 2 if order is None else order
+    if abs(p) == float("inf"):
+        return reduce("max" if p > 0 else "min", value, over, keepdim)
+    if p == 0:
+        return reduce("add", cast(value.dtype, apply("ne", value, 0)), over, keepdim)
+    power = {1: value, 2: mul(value, value)}.get(p)
+    total = reduce("add", apply("pow", value, p) if power is None else power, over, keepdim)
+    return total if p == 1 else apply("sqrt", total) if p == 2 else apply("pow", total, 1 / p)
+
+
+@lowers("aten.cumsum.default", "aten.cumprod.default")
+def _cumulate(out: Type, x: Tensor, dim: int, *, dtype: DType | None = None, op: str) -> Tensor:
+    value = convert(x, out.dtype)
+    return Scan("add" if op == "aten.cumsum.default" else "mul", axis(dim, len(x.shape)), value) if x.shape else value
+
+
+def _reduced(loss: Tensor, reduction: int) -> Tensor:
+    """torch's codes: 0 none, 1 mean, 2 sum."""
+    over = axes(None, len(loss.shape))
+    return loss if reduction == 0 else mean(loss, over) if reduction == 1 else reduce("add", loss, over)
+
+
+@lowers("aten.mse_loss.default", "aten.l1_loss.default")
+def _distance(out: Type, x: Tensor, y: Tensor, reduction: int = 1, *, op: str) -> Tensor:
+    gap = sub(convert(x, out.dtype), convert(y, out.dtype))
+    return _reduced(mul(gap, gap) if op == "aten.mse_loss.default" else apply("abs", gap), reduction)
+
+
+@lowers("aten.huber_loss.default", "aten.smooth_l1_loss.default")
+def _huber(out: Type, x: Tensor, y: Tensor, reduction: int = 1, delta: float = 1.0, *, op: str) -> Tensor:
+    """Quadratic below `delta`, linear above; smooth L1 is the same divided by its `beta`."""
+    gap = apply("abs", sub(convert(x, out.dtype), convert(y, out.dtype)))
+    if op == "aten.smooth_l1_loss.default" and delta == 0:
+        return _reduced(gap, reduction)
+    loss = select(apply("lt", gap, delta), mul(mul(gap, gap), 0.5), mul(sub(gap, 0.5 * delta), delta))
+    return _reduced(loss if op == "aten.huber_loss.default" else mul(loss, 1 / delta), reduction)
+
+
+@lowers("aten.kl_div.default")
+def _kl_div(out: Type, x: Tensor, target: Tensor, reduction: int = 1, *, log_target: bool = False) -> Tensor:
+    a, t = convert(x, out.dtype), convert(target, out.dtype)
+    if log_target:
+        return _reduced(mul(apply("exp", t), sub(t, a)), reduction)
+    return _reduced(sub(select(apply("eq", t, 0), constant(t.dtype, 0), mul(t, apply("log", t))), mul(t, a)), reduction)
+
+
+@lowers("aten.cross_entropy_loss.default", "aten.nll_loss.default", "aten.nll_loss_nd.default")
+def _cross_entropy(out: Type, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1, ignore_index: int = -100,
+                   label_smoothing: float = 0.0, *, op: str) -> Tensor:
+    """-(log softmax)[target], classes on dimension 1 (0 where x is one row); the ignored count for nothing."""
+    if weight is not None or label_smoothing or target.dtype.kind == "float":
+        raise EmmyError("a cross entropy with class weights, label smoothing or class probabilities is not covered", "write it out")
+    from emmy.lower.torch_to_tensor.indexing import pick
+    from emmy.lower.torch_to_tensor.normalisation import log_softmax
+
+    value, classes = convert(x, out.dtype), 1 if len(x.shape) > 1 else 0
+    logs = log_softmax(value, classes) if op == "aten.cross_entropy_loss.default" else value
+    counted = apply("ne", target, ignore_index)
+    loss = select(counted, apply("neg", pick(logs, classes, select(counted, target, constant(dt.i64, 0)))), 0.0)
+    if reduction == 0:
+        return loss
+    over = axes(None, len(loss.shape))
+    total = reduce("add", loss, over)
+    return total if reduction == 2 else apply("div", total, reduce("add", cast(loss.dtype, counted), over))
+
+

@@ -1,0 +1,132 @@
+"""Loading cubins and launching their kernels on raw streams: through cuda-bindings, or else through CuPy."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from emmy.errors import EmmyError
+
+STATIC_SHARED = 48 * 1024  # bytes of shared memory a block may have before its kernel must opt in to more
+
+
+class Pointers:
+    """The parameters of one launch, all of them device pointers kept in `table`.
+
+    `address` is that of an array of pointers into the table, as cuLaunchKernel takes it."""
+
+    def __init__(self, table: ctypes.Array[ctypes.c_uint64], indices: tuple[int, ...]) -> None:
+        base = ctypes.addressof(table)
+        self._table, self._indices = table, indices
+        self._array = (ctypes.c_void_p * max(1, len(indices)))(*(base + 8 * k for k in indices))
+        self.address = ctypes.addressof(self._array)
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        return tuple(self._table[k] for k in self._indices)
+
+
+class Driver(Protocol):
+    """A loaded module.  Entered (`with driver:`), its device's context is current in this thread: launches need that."""
+
+    def function(self, name: str, shared_bytes: int) -> Any:
+        """The kernel of that name, allowed `shared_bytes` of dynamic shared memory."""
+
+    def stream(self) -> int:
+        """The raw handle of torch's current stream."""
+
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
+        """Launch `function` with the pointers as they stand."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class BindingsDriver:
+    """Through cuda-bindings: the least time per launch.  torch's context of the device must be current when it is made."""
+
+    def __init__(self, cubin: bytes, device: int) -> None:
+        import torch
+        from cuda.bindings import driver
+
+        self._driver, self._device, self._stream = driver, device, torch._C._cuda_getCurrentRawStream
+        self._context = self._checked(driver.cuCtxGetCurrent())
+        self._module = self._checked(driver.cuModuleLoadData(cubin))
+
+    @staticmethod
+    def _checked(result: tuple[Any, ...]) -> Any:
+        if int(result[0]):
+            raise EmmyError(f"CUDA could not load a kernel: {result[0]!r}", "Build the kernels for this GPU, and leave room in its memory.")
+        return result[1] if len(result) > 1 else None
+
+    def function(self, name: str, shared_bytes: int) -> Any:
+        function = self._checked(self._driver.cuModuleGetFunction(self._module, name.encode()))
+        if shared_bytes > STATIC_SHARED:
+            attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._checked(self._driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+        return function
+
+    def stream(self) -> int:
+        return int(self._stream(self._device))
+
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
+        (status,) = self._driver.cuLaunchKernel(function, *grid, block, 1, 1, shared_bytes, stream, pointers.address, 0)
+        if int(status):
+            raise EmmyError(f"CUDA refused a launch of grid {grid}, block {block}, {shared_bytes} bytes of shared memory: {status!r}",
+                            "Compile for this GPU, or pin a schedule that uses fewer resources.")
+
+    def __enter__(self) -> Self:
+        self._driver.cuCtxPushCurrent(self._context)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.cuCtxPopCurrent()
+
+
+class CuPyDriver:
+    """Through CuPy, where cuda-bindings are absent."""
+
+    def __init__(self, cubin: bytes, device: int) -> None:
+        import cupy
+        import torch
+
+        self._cupy, self._device, self._stream = cupy, device, torch._C._cuda_getCurrentRawStream
+        self._guard, self._streams = cupy.cuda.Device(device), dict[int, Any]()
+        self._module = cupy.cuda.function.Module()
+        self._module.load(cubin)
+
+    def function(self, name: str, shared_bytes: int) -> Any:
+        function, driver = self._module.get_function(name), self._cupy.cuda.driver
+        if shared_bytes > STATIC_SHARED:
+            driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
+        return function
+
+    def stream(self) -> int:
+        return int(self._stream(self._device))
+
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
+        if stream not in self._streams:
+            self._streams[stream] = self._cupy.cuda.ExternalStream(stream)
+        function(grid, (block, 1, 1), tuple(map(np.uint64, pointers.values)), shared_bytes, self._streams[stream])
+
+    def __enter__(self) -> Self:
+        self._guard.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.__exit__()
+
+
+def load_driver(cubin: bytes, device: int) -> Driver:
+    """The quickest driver that is installed, with the cubin loaded in the current context; EmmyError if there is none."""
+    kinds: tuple[type[BindingsDriver | CuPyDriver], ...] = (BindingsDriver, CuPyDriver)
+    for kind in kinds:
+        try:
+            return kind(cubin, device)
+        except ImportError:
+            continue
+    raise EmmyError("launching kernels needs cuda-bindings or CuPy, and neither is installed",
+                    'Install them: pip install "emmy-egraph[cuda]".')

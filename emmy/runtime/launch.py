@@ -1,0 +1,149 @@
+"""Running a launch plan on a GPU: torch tensors in, torch tensors out, pointers passed without copies.
+
+What does not change from call to call is prepared once: the module is loaded, weights lie on the device, workspaces
+share one arena, and each launch holds the addresses of its parameters, which point into one table of device pointers.
+A call checks its tensors, writes their pointers into the table and launches.  CUDA copies parameters at launch, so the
+table is free again at once and a call can be captured in a `torch.cuda.graph`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from emmy.errors import EmmyError
+from emmy.runtime.arrays import to_torch
+from emmy.runtime.driver import Driver, Pointers, load_driver
+from emmy.runtime.plan import Buffer, Plan, workspace_offsets
+
+VECTOR = 16  # bytes: the widest access a kernel makes, hence the alignment it relies on
+
+
+def cuda_device(device: Any = "cuda") -> Any:
+    """The torch device, with its number; EmmyError without torch, without a GPU, or for a device that is not one."""
+    try:
+        import torch
+    except ImportError as error:
+        raise EmmyError("running on a GPU needs PyTorch, which is not installed", "Install torch with CUDA support.") from error
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise EmmyError(f"no device {device!r}", "Choose 'cuda' or 'cuda:N'.") from error
+    if found.type != "cuda":
+        raise EmmyError(f"device {device!r} is not a CUDA GPU, and compiled kernels run on no other", "Choose 'cuda' or 'cuda:N'.")
+    if not torch.cuda.is_available() or (found.index or 0) >= torch.cuda.device_count():
+        raise EmmyError(f"torch finds no GPU {device!r} on this machine",
+                        "Run where there is one; without a GPU, a program runs on the device 'numpy'.")
+    return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+
+
+class Slot(NamedTuple):
+    """An input or output: its place in the pointer table and what a tensor there must be."""
+
+    place: int
+    buffer: Buffer
+    shape: Any
+    dtype: Any
+
+
+class Executable:
+    """A plan on a device, ready to be called.
+
+    `weights` has an array or tensor for each weight and constant of the plan; a tensor that is on the device and has the plan's
+    type is used where it lies.  Calls may come from any thread but share the workspaces: overlap calls on one stream only."""
+
+    def __init__(self, plan: Plan, cubin: bytes, weights: Mapping[str, Any], device: Any = "cuda", driver: Driver | None = None) -> None:
+        self.plan, self.device = plan, cuda_device(device) if driver is None else device
+        import torch
+
+        self._torch, self._lock = torch, threading.Lock()
+        offsets, size = workspace_offsets(plan)
+        self._arena = torch.empty(size, dtype=torch.uint8, device=self.device)
+        self._weights = {b.name: self._weight(b, weights) for b in plan.of("weight", "constant")}
+        pointers = {name: self._arena.data_ptr() + at for name, at in offsets.items()} | {n: w.data_ptr() for n, w in self._weights.items()}
+        self._table = (ctypes.c_uint64 * max(1, len(plan.buffers)))(*(pointers.get(b.name, 0) for b in plan.buffers))
+        if driver is None:
+            with torch.cuda.device(self.device):
+                torch.cuda.current_stream().synchronize()  # weights have arrived, and this thread has the device's context
+                driver = load_driver(cubin, self.device.index)
+        self._driver = driver
+        place = {b.name: k for k, b in enumerate(plan.buffers)}
+        distinct = tuple(dict.fromkeys(plan.outputs))
+        self._inputs = tuple(self._slot(place[n], plan.buffer(n)) for n in plan.inputs)
+        self._outputs = tuple(self._slot(place[n], plan.buffer(n)) for n in distinct)
+        self._returned = tuple(distinct.index(n) for n in plan.outputs)
+        shared: dict[str, int] = {}
+        for x in plan.launches:
+            shared[x.kernel] = max(x.shared_bytes, shared.get(x.kernel, 0))
+        with driver:
+            functions = {name: driver.function(name, n) for name, n in shared.items()}
+        self._launches = tuple(
+            (functions[x.kernel], x.grid, x.block, x.shared_bytes, Pointers(self._table, tuple(place[a] for a in x.arguments)))
+            for x in plan.launches)
+
+    def _slot(self, place: int, buffer: Buffer) -> Slot:
+        return Slot(place, buffer, self._torch.Size(buffer.shape), getattr(self._torch, buffer.element.torch_name))
+
+    def _weight(self, buffer: Buffer, weights: Mapping[str, Any]) -> Any:
+        if buffer.name not in weights:
+            raise EmmyError(f"{self.plan.name} needs the {buffer.role} {buffer.name!r}, which was not given",
+                            f"Pass it; given: {', '.join(weights) or 'none'}.")
+        if (shape := tuple(weights[buffer.name].shape)) != buffer.shape:
+            raise EmmyError(f"{buffer.role} {buffer.name!r} has shape {shape}, but {buffer.shape} was compiled for",
+                            "Compile for the new shape.")
+        tensor = to_torch(weights[buffer.name], buffer.element, self.device)
+        return tensor.clone() if tensor.data_ptr() % VECTOR else tensor
+
+    def __call__(self, *tensors: Any, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+        """The outputs, fresh or `out` (a tensor for each distinct output), computed on torch's current stream.
+
+        EmmyError unless each tensor is on the device with the shape and type compiled for; one that is not contiguous is copied."""
+        if len(tensors) != len(self._inputs):
+            raise EmmyError(f"{self.plan.name} takes {len(self._inputs)} tensors ({', '.join(self.plan.inputs)}), not {len(tensors)}",
+                            "Pass one for each input.")
+        if out is not None and len(out) != len(self._outputs):
+            raise EmmyError(f"{self.plan.name} has {len(self._outputs)} outputs, but out= has {len(out)} tensors",
+                            "Pass one for each output.")
+        given = [accept(x, slot, self.device) for x, slot in zip(tensors, self._inputs, strict=True)]
+        empty, device, table = self._torch.empty, self.device, self._table
+        results = [empty(s.shape, dtype=s.dtype, device=device) for s in self._outputs] if out is None else list(out)
+        for x, slot in zip(results, self._outputs if out is not None else (), strict=False):
+            if accept(x, slot, device) is not x:
+                raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
+                                "Pass a tensor from torch.empty.")
+        with self._lock, self._driver as driver:
+            stream, launch = driver.stream(), driver.launch
+            for x, slot in zip(given, self._inputs, strict=True):
+                table[slot.place] = x.data_ptr()
+            for x, slot in zip(results, self._outputs, strict=True):
+                table[slot.place] = x.data_ptr()
+            for function, grid, block, shared_bytes, pointers in self._launches:
+                launch(function, grid, block, shared_bytes, stream, pointers)
+        return tuple(results[k] for k in self._returned)
+
+    def poisoned(self) -> tuple[Any, ...]:
+        """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike."""
+        self._arena.fill_(255)
+        torch, device = self._torch, self.device
+        fill = [float("nan") if s.dtype.is_floating_point else -1 for s in self._outputs]
+        return tuple(torch.full(s.shape, v, dtype=s.dtype, device=device) for s, v in zip(self._outputs, fill, strict=True))
+
+
+def accept(x: Any, slot: Slot, device: Any) -> Any:
+    """`x`, or a contiguous and aligned copy of it; EmmyError unless it is a tensor of the slot's shape and type on the device."""
+    import torch
+
+    name = slot.buffer.name
+    if not isinstance(x, torch.Tensor):
+        raise EmmyError(f"argument {name!r} is a {type(x).__name__}", f"Pass a torch tensor on {device}.")
+    if x.dtype is not slot.dtype:
+        raise EmmyError(f"argument {name!r} has type {x.dtype}, but {slot.dtype} was compiled for",
+                        f"Convert it with .to({slot.dtype}), or compile for {x.dtype}.")
+    if x.shape != slot.shape:
+        raise EmmyError(f"argument {name!r} has shape {tuple(x.shape)}, but {tuple(slot.shape)} was compiled for",
+                        "Compile for the new shape.")
+    if x.device != device:
+        raise EmmyError(f"argument {name!r} is on {x.device}, but the program is on {device}", f"Move it with .to({str(device)!r}).")
+    return x if x.is_contiguous() and x.data_ptr() % VECTOR == 0 else x.clone(memory_format=torch.contiguous_format)

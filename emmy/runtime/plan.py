@@ -1,0 +1,150 @@
+"""Launch plans: a compiled program as buffers and the launches over them, in order.
+
+A plan is plain data: it holds neither device memory nor compiled code, goes to JSON and back unchanged, and needs
+neither torch nor CUDA.  Outputs have the shapes and types that eager returns and are contiguous.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from math import prod
+from typing import Any, Literal
+
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.node import IRError
+
+Role = Literal["input", "weight", "constant", "workspace", "output"]
+ROLES: tuple[Role, ...] = ("input", "weight", "constant", "workspace", "output")
+ALIGNMENT = 256  # bytes: what a CUDA allocation guarantees, and more than any vector access needs
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """A contiguous tensor in device memory."""
+
+    name: str
+    element: DType
+    shape: tuple[int, ...]
+    role: Role
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.element.bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One kernel launch.  `arguments` are buffer names in parameter order; `shared_bytes` is the dynamic part only.
+
+    `identity` is the digest that the kernel's measurements are filed under, `row` its schedule.  `bytes` is the traffic to
+    device memory, `flops` the work in fp32 operations, `predicted_us` what the cost model expects."""
+
+    kernel: str
+    arguments: tuple[str, ...]
+    grid: tuple[int, int, int]
+    block: int
+    shared_bytes: int = 0
+    identity: str = ""
+    row: str = ""
+    bytes: int = 0
+    flops: float = 0.0
+    predicted_us: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A compiled program.  `inputs` in call order, `outputs` in return order (one buffer may be returned twice).
+
+    `source` is the CUDA text of every kernel, `target` such as "sm_90a", `math` "exact" or "fast".  IRError if malformed."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    source: str
+    target: str
+    math: str
+
+    def __post_init__(self) -> None:
+        verify(self)
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name; IRError if there is none."""
+        for b in self.buffers:
+            if b.name == name:
+                return b
+        raise IRError(f"plan {self.name} has no buffer {name!r}; it has {', '.join(b.name for b in self.buffers)}")
+
+    def of(self, *roles: Role) -> tuple[Buffer, ...]:
+        """The buffers with one of those roles, in the plan's order."""
+        return tuple(b for b in self.buffers if b.role in roles)
+
+    def fields(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        buffers = [vars(b) | {"element": b.element.name} for b in self.buffers]
+        return vars(self) | {"buffers": buffers, "launches": [dict(vars(x)) for x in self.launches]}
+
+    @staticmethod
+    def from_fields(fields: Any) -> Plan:
+        """The inverse of `fields`, also after a trip through JSON text; IRError if they are not a plan's."""
+        try:
+            buffers = tuple(Buffer(**b | {"element": dt.named(b["element"]), "shape": tuple(b["shape"])}) for b in fields["buffers"])
+            launches = tuple(Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"])}) for x in fields["launches"])
+            names = {"inputs": tuple(fields["inputs"]), "outputs": tuple(fields["outputs"])}
+            return Plan(**fields | names | {"buffers": buffers, "launches": launches})
+        except (TypeError, KeyError) as error:
+            raise IRError(f"not a launch plan: {error}") from error
+
+    def to_json(self) -> str:
+        return json.dumps(self.fields(), indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """The inverse of `to_json`; IRError if the text is not a plan."""
+        try:
+            return Plan.from_fields(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise IRError(f"not a launch plan: {error}") from error
+
+
+def verify(plan: Plan) -> None:
+    """IRError unless all names that launches, inputs and outputs use are buffers of the right role, and CUDA accepts every launch."""
+    roles = {b.name: b.role for b in plan.buffers}
+    if len(roles) != len(plan.buffers):
+        raise IRError(f"plan {plan.name}: two buffers have one name")
+    for b in plan.buffers:
+        if b.role not in ROLES or any(n < 0 for n in b.shape):
+            raise IRError(f"plan {plan.name}: buffer {b.name} has role {b.role!r} and shape {b.shape}")
+    for wanted, role in ((plan.inputs, "input"), (plan.outputs, "output")):
+        if {n for n, r in roles.items() if r == role} != set(wanted):
+            raise IRError(f"plan {plan.name}: {role}s {', '.join(wanted)} are not its buffers with that role")
+    for x in plan.launches:
+        if unknown := [a for a in x.arguments if a not in roles]:
+            raise IRError(f"plan {plan.name}: launch of {x.kernel} reads or writes {', '.join(unknown)}, which no buffer is")
+        if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
+            raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")
+
+
+def workspace_offsets(plan: Plan) -> tuple[dict[str, int], int]:
+    """Where each workspace lies in one arena (bytes from its start), and the arena's size.
+
+    A workspace is alive from the first launch that names it to the last; two that are never alive together may share memory.
+    First fit, largest first: launches on one stream run in order, so a later tenant cannot meet an earlier one."""
+    life: dict[str, list[int]] = {}
+    for k, x in enumerate(plan.launches):
+        for a in x.arguments:
+            life.setdefault(a, [k, k])[1] = k
+    offsets: dict[str, int] = {}
+    placed: list[tuple[int, int, list[int]]] = []
+    for b in sorted(plan.of("workspace"), key=lambda b: (-b.bytes, b.name)):
+        first, last = span = life.get(b.name, [0, -1])
+        at = 0
+        for start, stop, other in sorted(placed):
+            if first <= other[1] and other[0] <= last and at + b.bytes > start:
+                at = max(at, stop)
+        offsets[b.name] = at
+        placed.append((at, -(-(at + b.bytes) // ALIGNMENT) * ALIGNMENT, span))
+    return offsets, max((stop for _, stop, _ in placed), default=0)

@@ -1,0 +1,190 @@
+"""Device time on a GPU: CUDA-graph replay with a cold L2 cache, candidates alternated in one run.
+
+For each candidate a graph of n x {overwrite a scratch buffer of at least twice the L2; run} is captured, and one of n x {overwrite}
+alone.  The time of a run is the difference of their replays over n.  Launch latency and the overwriting cancel; so do the dirty lines
+that the run evicts, because it leaves as many fewer for the next overwriting.  Replays of all candidates take turns, in an order
+that rotates, so that clocks and temperature serve all alike; the figure is the median over the turns.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+from emmy.errors import EmmyError
+
+Run = Callable[[], object]
+TURN_US = 20_000.0  # device time that one replay aims at
+INNER = (3, 50)  # least and most runs in a graph
+
+
+class Timing(NamedTuple):
+    """Microseconds of device time: the median over the turns, and the distance between their quartiles."""
+
+    us: float
+    spread_us: float
+
+
+def device_us(run: Run, *, repeats: int = 7) -> float:
+    """The median device time of `run`, in microseconds."""
+    return device_times({"run": run}, repeats=repeats)["run"].us
+
+
+def device_times(candidates: Mapping[str, Run], *, repeats: int = 7) -> dict[str, Timing]:
+    """The device time of each candidate.  A candidate launches on torch's current stream and may allocate, but must not synchronize."""
+    import torch
+
+    flush = _flusher()
+    graphs: dict[str, tuple[Any, Any, int]] = {}
+    baselines: dict[int, Any] = {}
+    for name, run in candidates.items():
+        _warm_up(run)
+        once = _elapsed_us(_graph([flush, run]))
+        inner = min(max(round(TURN_US / max(once, 1.0)), INNER[0]), INNER[1])
+        if inner not in baselines:
+            baselines[inner] = _graph([flush] * inner)
+        try:
+            graphs[name] = (_graph([flush, run] * inner), baselines[inner], inner)
+        except RuntimeError as error:
+            raise EmmyError(f"{name} cannot be captured in a CUDA graph: {error}",
+                            "Time only work that neither synchronizes nor copies to the host.") from error
+    turns: dict[str, list[float]] = {name: [] for name in graphs}
+    for turn in range(repeats):
+        order = list(graphs)
+        for name in order[turn % len(order):] + order[:turn % len(order)]:
+            graph, baseline, inner = graphs[name]
+            turns[name].append((_elapsed_us(graph) - _elapsed_us(baseline)) / inner)
+    torch.cuda.synchronize()
+    return {name: Timing(median(xs), _quartile_distance(xs)) for name, xs in turns.items()}
+
+
+def call_us(run: Run, *, calls: int = 200) -> float:
+    """Host time of one asynchronous call, in microseconds: the median over `calls`, the device's queue kept short."""
+    import torch
+
+    _warm_up(run)
+    times = []
+    for k in range(calls):
+        if k % 20 == 0:
+            torch.cuda.synchronize()
+        start = time.perf_counter_ns()
+        run()
+        times.append((time.perf_counter_ns() - start) / 1000)
+    torch.cuda.synchronize()
+    return median(times)
+
+
+class Rates(NamedTuple):
+    """What this GPU does, measured: a copy's traffic (bytes read and written), fp32 fused multiply-adds, bf16 matrix products."""
+
+    copy_TBs: float
+    fp32_TFLOPs: float
+    bf16_TFLOPs: float
+
+
+def measure_rates() -> Rates:
+    """Measure the rates that floors are computed from; a few hundred milliseconds.  EmmyError if the GPU or CuPy is missing."""
+    import torch
+
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    copy = device_us(lambda: target.copy_(source))
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    c = torch.empty_like(a)
+    product = device_us(lambda: torch.matmul(a, b, out=c))
+    return Rates(2 * source.nbytes / copy / 1e6, _fma_tflops(), 2 * 8192**3 / product / 1e6)
+
+
+CHAINS, STEPS, THREADS = 16, 4096, 256
+_FMA = f"""
+extern "C" __global__ void multiply_add(float* out, float a, float b) {{
+  float x[{CHAINS}];
+  #pragma unroll
+  for (int k = 0; k < {CHAINS}; ++k) x[k] = threadIdx.x + k;
+  #pragma unroll 8
+  for (int n = 0; n < {STEPS}; ++n) {{
+    #pragma unroll
+    for (int k = 0; k < {CHAINS}; ++k) x[k] = __fmaf_rn(x[k], a, b);
+  }}
+  float sum = 0;
+  #pragma unroll
+  for (int k = 0; k < {CHAINS}; ++k) sum += x[k];
+  out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}}
+"""
+
+
+def _fma_tflops() -> float:
+    """Independent chains of fused multiply-adds on every multiprocessor, two operations each."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise EmmyError("measuring the fp32 rate needs CuPy, which is not installed",
+                        'Install it: pip install "emmy-egraph[cuda]".') from error
+    import torch
+
+    kernel = cupy.RawKernel(_FMA, "multiply_add")
+    blocks = 16 * torch.cuda.get_device_properties("cuda").multi_processor_count
+    out = torch.empty(blocks * THREADS, device="cuda")
+    arguments = (cupy.uint64(out.data_ptr()), cupy.float32(0.999), cupy.float32(0.001))
+
+    def run() -> None:
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            kernel((blocks,), (THREADS,), arguments)
+
+    return 2 * CHAINS * STEPS * THREADS * blocks / device_us(run) / 1e6
+
+
+@functools.cache
+def _flusher() -> Run:
+    """Overwrites a buffer of twice the L2's size, and of 64 MiB at least."""
+    import torch
+
+    l2 = torch.cuda.get_device_properties("cuda").L2_cache_size
+    scratch = torch.empty(max(2 * l2, 64 << 20) // 4, dtype=torch.int32, device="cuda")
+    return lambda: scratch.fill_(1)
+
+
+def _warm_up(run: Run, calls: int = 3) -> None:
+    """Compile, load and choose algorithms outside the measurement, on a stream of its own as capture asks."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(calls):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+
+
+def _graph(runs: list[Run]) -> Any:
+    """The runs in order as one CUDA graph, replayed once."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for run in runs:
+            run()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def _elapsed_us(graph: Any) -> float:
+    import torch
+
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    graph.replay()
+    stop.record()
+    stop.synchronize()
+    return float(start.elapsed_time(stop)) * 1000
+
+
+def _quartile_distance(xs: list[float]) -> float:
+    first, _, third = quantiles(xs, n=4) if len(xs) > 1 else (0.0, 0.0, 0.0)
+    return third - first

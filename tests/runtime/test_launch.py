@@ -1,0 +1,128 @@
+"""Argument checks, and the pointers that reach a launch: kernels are NumPy functions on host memory, everything else is the real thing."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from emmy.errors import EmmyError
+from emmy.ir.dtype import bf16
+from emmy.runtime.driver import load_driver
+from emmy.runtime.launch import Executable, cuda_device
+from tests.runtime.programs import two_kernels
+
+HOST = torch.device("cpu")
+
+
+class HostDriver:
+    """Runs `add` and `square` on the memory that the pointers name, read through the parameter array as CUDA would."""
+
+    def __init__(self, size=15):
+        self.size, self.calls, self.allowed, self.entered = size, [], {}, False
+
+    def function(self, name, shared_bytes):
+        self.allowed[name] = shared_bytes
+        return name
+
+    def stream(self):
+        return 7
+
+    def launch(self, function, grid, block, shared_bytes, stream, pointers):
+        assert self.entered
+        slots = ctypes.cast(pointers.address, ctypes.POINTER(ctypes.c_void_p))
+        values = tuple(ctypes.cast(slots[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(3))
+        assert values == pointers.values
+        a, b, c = (np.ctypeslib.as_array(ctypes.cast(v, ctypes.POINTER(ctypes.c_float)), (self.size,)) for v in values)
+        if function == "add":
+            c[:] = a + b
+        else:
+            b[:], c[:] = a * a, a
+        self.calls.append((function, grid, block, shared_bytes, stream))
+
+    def __enter__(self):
+        self.entered = True
+        return self
+
+    def __exit__(self, *_):
+        self.entered = False
+
+
+@pytest.fixture
+def program():
+    w = np.arange(15, dtype=np.float32).reshape(3, 5)
+    return Executable(two_kernels(), b"", {"w": w}, HOST, HostDriver()), torch.from_numpy(w)
+
+
+def test_results_and_launches(program):
+    run, w = program
+    x = torch.randn(3, 5)
+    y, z, again = run(x)
+    assert torch.equal(z, x + w) and torch.equal(y, z * z) and again is y
+    assert run._driver.calls == [("add", (1, 1, 1), 128, 0, 7), ("square", (2, 1, 1), 64, 65536, 7)]
+    assert run._driver.allowed == {"add": 0, "square": 65536}
+    assert run(x)[0] is not y, "outputs are fresh at each call"
+
+
+def test_views_are_made_contiguous_and_aligned(program):
+    run, w = program
+    for x in (torch.randn(5, 3).t(), torch.randn(16)[1:].view(3, 5), torch.randn(1, 5).expand(3, 5)):
+        assert torch.equal(run(x)[1], x + w)
+
+
+def test_outputs_into_given_tensors(program):
+    run, w = program
+    x, y, z = torch.randn(3, 5), torch.empty(3, 5), torch.empty(3, 5)
+    results = run(x, out=(y, z))
+    assert results[0] is y and results[1] is z and torch.equal(z, x + w)
+    for out, message in [((y,), "2 outputs"), ((y, torch.empty(5, 3).t()), "not contiguous"), ((y, torch.empty(4)), "'z' has shape")]:
+        with pytest.raises(EmmyError, match=message):
+            run(x, out=out)
+
+
+def test_a_weight_on_the_device_is_not_copied():
+    w = torch.zeros(3, 5)
+    run = Executable(two_kernels(), b"", {"w": w}, HOST, HostDriver())
+    w += 2
+    assert torch.equal(run(torch.ones(3, 5))[1], torch.full((3, 5), 3.0))
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((), r"takes 1 tensors \(x\), not 0"),
+    ((np.zeros((3, 5), np.float32),), "'x' is a ndarray"),
+    ((torch.zeros(3, 5, dtype=torch.bfloat16),), "'x' has type torch.bfloat16, but torch.float32"),
+    ((torch.zeros(5, 3),), r"'x' has shape \(5, 3\), but \(3, 5\)"),
+    ((torch.zeros(3, 5, device="meta"),), "'x' is on meta"),
+])
+def test_wrong_arguments_are_named(program, arguments, message):
+    with pytest.raises(EmmyError, match=message) as caught:
+        program[0](*arguments)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(("weights", "message"), [({}, "needs the weight 'w'"), ({"w": np.zeros(4, np.float32)}, r"has shape \(4,\)")])
+def test_wrong_weights_are_named(weights, message):
+    with pytest.raises(EmmyError, match=message):
+        Executable(two_kernels(), b"", weights, HOST, HostDriver())
+
+
+def test_half_weights_keep_their_bits():
+    w = np.array([[1.5, -0.0, np.inf]], bf16.numpy)
+    run = Executable(two_kernels((1, 3), bf16), b"", {"w": w}, HOST, HostDriver())
+    assert run._weights["w"].view(torch.int16).tolist() == w.view(np.int16).tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", "warp9", "cuda:99"])
+def test_devices_that_cannot_run_kernels(device):
+    with pytest.raises(EmmyError, match=device):
+        cuda_device(device)
+
+
+def test_no_driver_installed(monkeypatch):
+    for name in ("cuda.bindings", "cupy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(EmmyError, match="neither is installed"):
+        load_driver(b"", 0)
