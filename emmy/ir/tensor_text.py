@@ -15,7 +15,6 @@ tensor.  A constant is its shortest decimal, or the hexadecimal bits of an infin
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 
 from emmy.ir import dtype as dt
@@ -24,7 +23,7 @@ from emmy.ir.index import Ix, Pos
 from emmy.ir.node import IRError
 from emmy.ir.operators import OPERATORS
 from emmy.ir.tensor_ir import Cast, Constant, Elementwise, Gather, IndexMap, IndexValue, Input, Program, Reduce, Role, Round, Scan, Tensor
-from emmy.ir.text import Reader
+from emmy.ir.text import Reader, number
 
 _HEADS: dict[Role, str] = {"input": "input", "weight": "load", "constant": "constant"}
 _ROLES = {head: role for role, head in _HEADS.items()}
@@ -34,27 +33,11 @@ def _list(items: Iterable[object]) -> str:
     return f"[{', '.join(map(str, items))}]"
 
 
-def _number(constant: Constant) -> str:
-    value = dt.value(constant.element, constant.bits)
-    if constant.element.kind == "float":
-        number = float(value)
-        exact = math.isfinite(number) and dt.bits(constant.element, number) == constant.bits
-        return (repr(number) if constant.element is dt.f64 else _shortest(constant.element, number)) if exact else hex(constant.bits)
-    return str(int(value)) if constant.element.kind == "int" else str(bool(value))
-
-
-def _shortest(element: DType, number: float) -> str:
-    """The fewest digits that read back as the same bits."""
-    pattern = dt.bits(element, number)
-    texts = (repr(float(f"{number:.{digits}g}")) for digits in range(1, 18))
-    return next(text for text in texts if dt.bits(element, float(text)) == pattern)
-
-
 def print_node(node: Tensor, ref: dict[Tensor, str]) -> str:
     """The right-hand side of one line; `ref` has the name of each operand."""
     match node:
         case Input(name, _, _, role): head = f"{_HEADS[role]}({json.dumps(name)})"
-        case Constant(element, _): head = f"const{{{element}}}({_number(node)})"
+        case Constant(element, bits): head = f"const{{{element}}}({number(element, bits)})"
         case IndexValue(_, at): head = f"index[{at}]"
         case Elementwise(op, args): head = f"{op}({', '.join(ref[a] for a in args)})"
         case Cast(element, x): head = f"cast{{{element}}}({ref[x]})"
@@ -98,17 +81,6 @@ class _Parser(Reader):
 
     def point(self) -> tuple[Ix, ...]:
         return self.list(lambda: self.index(lambda name: Pos(int(name[1:])) if name[:1] == "p" and name[1:].isdigit() else None))
-
-    def bits(self, element: DType) -> int:
-        token = self.peek()
-        self.position += 1
-        if token.text.startswith("0x"):
-            return int(token.text, 16)
-        if token.text in ("True", "False"):
-            return dt.bits(element, token.text == "True")
-        if token.kind not in ("int", "float"):
-            raise self.error(f"expected a number, found {token.text!r}", token.start)
-        return dt.bits(element, int(token.text) if token.kind == "int" else float(token.text))
 
     def node(self) -> Tensor:
         start, head = self.peek().start, self.name()
