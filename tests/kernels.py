@@ -40,7 +40,8 @@ def i32(name: str) -> Var:
 def vector_map(n: int, element: DType = dt.f32) -> Kernel:
     """y = exp(-x), one thread an element, the tail guarded."""
     i, x = i32("i"), Var("x", element.compute)
-    return Kernel("vector_map", (GlobalBuffer("src", element, n, "read"), GlobalBuffer("dst", element, n, "write")), (), (-(-n // 128), 1, 1), 128, (
+    buffers = (GlobalBuffer("src", element, n, "read"), GlobalBuffer("dst", element, n, "write"))
+    return Kernel("vector_map", buffers, (), (-(-n // 128), 1, 1), 128, (
         Let(i, Block(0) * 128 + Thread()),
         LoadGlobal(x, "src", i, i < n, const(x.element, 1)),
         StoreGlobal("dst", i, Apply("exp", (Apply("neg", (x,)),)), i < n)))
@@ -133,7 +134,8 @@ def matmul(m: int, k: int, n: int, tile: int = 64, depth: int = 8, element: DTyp
         *([Barrier()] if second_barrier else [])))
     store = unrolled(i, per, unrolled(j, per, Let(r, Block(1) * tile + row + i), Let(c, Block(0) * tile + col + j),
         StoreGlobal("out", r * n + c, acc, (r < m) & (c < n))))
-    buffers = (GlobalBuffer("a", element, m * k, "read"), GlobalBuffer("b", element, k * n, "read"), GlobalBuffer("out", element, m * n, "write"))
+    sizes = (("a", m * k, "read"), ("b", k * n, "read"), ("out", m * n, "write"))
+    buffers = tuple(GlobalBuffer(name, element, size, access) for name, size, access in sizes)
     return Kernel("matmul", buffers, (SharedBuffer("tile_a", dt.f32, tile * depth), SharedBuffer("tile_b", dt.f32, depth * tile)),
         (-(-n // tile), -(-m // tile), 1), 256, (
         Let(row, t // 16 * per), Let(col, t % 16 * per),
@@ -152,7 +154,8 @@ def online_softmax(rows: int, n: int) -> Kernel:
     s: Expr = total
     for mask in (16, 8, 4, 2, 1):
         om, os, nm, ns = (f32(f"{v}{mask}") for v in ("other_top", "other_total", "top", "total"))
-        merge += [ShuffleXor(om, m, mask), ShuffleXor(os, s, mask), Let(nm, Apply("max", (m, om))), Let(ns, s * exp(m - nm) + os * exp(om - nm))]
+        merge += [ShuffleXor(om, m, mask), ShuffleXor(os, s, mask), Let(nm, Apply("max", (m, om))),
+                  Let(ns, s * exp(m - nm) + os * exp(om - nm))]
         m, s = nm, ns
     lane = Thread()
     return Kernel("online_softmax", (GlobalBuffer("src", dt.f32, rows * n, "read"), GlobalBuffer("dst", dt.f32, rows * n, "write")), (),

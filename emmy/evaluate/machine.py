@@ -57,6 +57,11 @@ class Warp:
         inside: Array = condition if self.mask is None else condition & self.mask
         return None if self.mask is None and inside.all() else inside
 
+    def active_of(self, condition: Value) -> Array:
+        """The active lanes where `condition` holds, as an array of 32."""
+        lanes = self.lanes(condition)
+        return np.full(32, True) if lanes is None else lanes
+
     def active(self, lanes: Mask) -> Array:
         return self.threads if lanes is None else self.threads[lanes]
 
@@ -82,11 +87,8 @@ class Warp:
             raise Fault("steps", f"more than {self.limit} loop iterations in a warp", self.active(self.mask))
 
     def require_positive(self, step: Value) -> None:
-        if not self.lanes_all(step > 0):
+        if not (step > 0 if np.ndim(step) == 0 else (step > 0)[self.spread(True) if self.mask is None else self.mask].all()):
             raise Fault("steps", "the loop's step is not positive", self.active(self.mask))
-
-    def lanes_all(self, condition: Value) -> bool:
-        return bool(np.all(condition if np.ndim(condition) == 0 or self.mask is None else condition[self.mask]))
 
     def require_all(self, kind: str, detail: str, lanes: int | None = None) -> None:
         """Fault `kind` unless all live lanes are active (all `lanes`, if given)."""
@@ -108,10 +110,11 @@ class RegisterArray:
 
     def get(self, w: Warp, i: int) -> Value:
         self._bounds(w, i)
-        unset = self.unset[i]
-        if self.rows[i] is None or unset is not None and w.lanes(unset) is not None and np.any(w.lanes(unset)):
-            raise Fault("uninitialised", f"{self.name}[{i}] is read before it is set", w.active(w.lanes(unset) if unset is not None else w.mask))
-        return self.rows[i]
+        row, unset = self.rows[i], self.unset[i]
+        if row is None or unset is not None and np.any(w.active_of(unset)):
+            readers = w.threads[w.active_of(True if unset is None else unset)]
+            raise Fault("uninitialised", f"{self.name}[{i}] is read before it is set", readers)
+        return row
 
     def set(self, w: Warp, i: int, value: Value) -> None:
         self._bounds(w, i)
@@ -265,6 +268,9 @@ class Machine:
             case Block(axis): return lambda w: w.block[axis]
             case Element(array, _, index):
                 slot, at = self.slot(array), self.value(index)
+                if isinstance(index, Const):
+                    element_number = int(index.value)
+                    return lambda w: w.registers[slot].get(w, element_number)
                 return lambda w: w.registers[slot].get(w, int(at(w)))
             case Convert(element, x):
                 convert, of = converter(x.dtype, element), self.value(x)

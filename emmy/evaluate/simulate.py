@@ -47,7 +47,8 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
     for p in kernel.parameters:
         given = buffers[p.name]
         if given.dtype != p.element.numpy or given.shape != (p.length,):
-            raise SimulationError("argument", f"buffer {p.name} of kernel {kernel.name} is {p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
+            raise SimulationError("argument", f"buffer {p.name} of kernel {kernel.name} is "
+                f"{p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
     parameters = {p.name: Memory(p.name, buffers[p.name], written=p.access == "read") for p in kernel.parameters}
     machine = Machine(kernel, lambda w, fault, s: _explain(kernel, w, fault, s))
     epoch = 0
@@ -58,7 +59,8 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
             epoch = _run_block(kernel, warps, machine.main, epoch)
     for p in kernel.parameters:
         if poison and p.access == "write" and (missing := np.flatnonzero(parameters[p.name].writer < 0)).size:
-            raise SimulationError("unwritten", f"kernel {kernel.name} leaves {missing.size} of {p.length} elements of {p.name}, the first {missing[0]}")
+            raise SimulationError("unwritten", f"kernel {kernel.name} leaves {missing.size} of {p.length} elements of {p.name} unset, "
+                f"the first {missing[0]}")
 
 
 def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterator[object]], first: int) -> int:

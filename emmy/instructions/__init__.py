@@ -7,5 +7,5 @@ from emmy.instructions.registers import Assign, Declare, DeclareArray, Let, SetE
 from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreShared, StoreSharedVector
 from emmy.instructions.shuffle import ShuffleXor
 
-__all__ = ["Assign", "Barrier", "Declare", "DeclareArray", "For", "If", "Let", "LoadGlobal", "LoadGlobalVector", "LoadShared", "LoadSharedVector",
-    "SetElement", "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreShared", "StoreSharedVector"]
+__all__ = ["Assign", "Barrier", "Declare", "DeclareArray", "For", "If", "Let", "LoadGlobal", "LoadGlobalVector", "LoadShared",
+    "LoadSharedVector", "SetElement", "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreShared", "StoreSharedVector"]

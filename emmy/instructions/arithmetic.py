@@ -15,7 +15,8 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Thread, Var
 from emmy.ir.node import IRError
 
-TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float", dt.f64: "double"}
+TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float",
+    dt.f64: "double"}
 PRIMARY, UNARY, TERNARY = 16, 14, 3
 
 # symbol and precedence, as in C; all of them group to the left
@@ -23,9 +24,8 @@ INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13),
     "ne": ("!=", 9), "xor": ("!=", 9), "and": ("&&", 5), "or": ("||", 4)}
 _INTEGER_INFIX = {"truncdiv": ("/", 13), "fmod": ("%", 13)}
 _BOOL_INFIX = {"max": ("||", 4), "min": ("&&", 5)}
-_CALLS = {"float": {"abs": "fabs", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin",
-    "cos": "cos", "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "fmod": "fmod",
-    "pow": "pow"}, "int": {"max": "max", "min": "min"}, "bool": {}}
+_SAME_NAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "fmod", "pow")
+_CALLS = {"float": {"abs": "fabs", "round": "rint", **{f: f for f in _SAME_NAME}}, "int": {"max": "max", "min": "min"}, "bool": {}}
 _HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min"}
 
 _DEVICE = "__device__ __forceinline__"

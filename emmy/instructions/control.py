@@ -11,7 +11,7 @@ from emmy.instructions.arithmetic import TYPES, at_least, spell
 from emmy.instructions.registers import words
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, Register, Scope, Stmt, Var, subexpressions
+from emmy.ir.kernel_ir import Const, Expr, Register, Scope, Stmt, Var, const, subexpressions
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
@@ -49,10 +49,14 @@ class For(Stmt):
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         v, stop, step = self.var.name, at_least(self.stop, 11), spell(self.step)
-        head = f"for ({TYPES[self.var.element]} {v} = {spell(self.start)}; {v} < {stop}; {'++' + v if step == '1' else f'{v} += {step}'}) {{"
+        advance = f"++{v}" if step == "1" else f"{v} += {step}"
+        head = f"for ({TYPES[self.var.element]} {v} = {spell(self.start)}; {v} < {stop}; {advance}) {{"
         return [*(["#pragma unroll"] if self.unroll else []), head, *indented(self.body, types), "}"]
 
     def meaning(self, machine: Machine) -> Step:
+        if self.unroll and all(isinstance(e, Const) for e in (self.start, self.stop, self.step)):
+            values = [{self.var.name: const(self.var.element, k)} for k in self.range]
+            return machine.body(tuple(s.substitute(v) for v in values for s in self.body))
         slot, one = machine.slot(self.var.name), self.var.element.numpy.type
         start, stop, step = map(machine.value, (self.start, self.stop, self.step))
         body = machine.body(self.body)
@@ -76,11 +80,16 @@ class For(Stmt):
         return run
 
     @property
-    def trips(self) -> int:
+    def range(self) -> range:
+        """The values of `var`, where the bounds are constant; a start that is not counts as 0, and other bounds as one trip."""
         match self.start, self.stop, self.step:
             case start, Const() as stop, Const() as step:
-                return len(range(int(start.value) if isinstance(start, Const) else 0, int(stop.value), int(step.value)))
-        return 1
+                return range(int(start.value) if isinstance(start, Const) else 0, int(stop.value), int(step.value))
+        return range(1)
+
+    @property
+    def trips(self) -> int:
+        return len(self.range)
 
     @property
     def words(self) -> int:

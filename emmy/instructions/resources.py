@@ -9,7 +9,7 @@ from emmy.ir.operators import OPERATORS
 
 
 class Resources(NamedTuple):
-    """`registers_estimate` for a thread, 32 bits each; bytes of global memory and fp32-equivalent operations for the whole launch.
+    """Shared memory of a block, registers of a thread (32 bits each); global traffic and fp32-equivalent operations of the launch.
 
     Loops count as often as their constant stop and step say, from 0 if the start is not constant, and once otherwise; guards are taken to hold, and of a
     branch both sides count.  Integer operations are not counted.

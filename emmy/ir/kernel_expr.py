@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -189,6 +189,16 @@ def subexpressions(e: Expr) -> Iterator[Expr]:
                 stack.append(x)
 
 
+def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
+    """`e` with variables replaced by the values of their names, folded."""
+    match e:
+        case Var(name, _): return values.get(name, e)
+        case Apply(op, args): return fold(op, *(substitute(a, values) for a in args))
+        case Convert(element, x): return widen(substitute(x, values)) if element is dt.i64 else Convert(element, substitute(x, values))
+        case Element(array, element, index): return Element(array, element, substitute(index, values))
+    return e
+
+
 def fold(op: str, *args: Expr) -> Expr:
     """The operator on `args`: constants are folded, neutral operands of integers and booleans dropped."""
     made = Apply(op, args)
@@ -220,4 +230,4 @@ def _binary(op: str, x: Expr | int, y: Expr | int) -> Expr:
 
 def widen(e: Expr) -> Expr:
     """An integer expression as i64."""
-    return e if e.dtype is dt.i64 else const(dt.i64, e.value) if isinstance(e, Const) else Convert(dt.i64, e)
+    return e if e.dtype is dt.i64 else const(dt.i64, e.value) if isinstance(e, Const) and e.dtype is dt.i32 else Convert(dt.i64, e)

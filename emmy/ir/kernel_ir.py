@@ -29,6 +29,7 @@ from emmy.ir.kernel_expr import (
     int32,
     operands,
     subexpressions,
+    substitute,
     widen,
 )
 from emmy.ir.node import IRError, Node
@@ -36,8 +37,8 @@ from emmy.ir.node import IRError, Node
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step
 
-__all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt", "Thread",
-    "Var", "const", "fold", "int32", "operands", "subexpressions", "verify", "walk", "widen"]
+__all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt",
+    "Thread", "Var", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk", "widen"]
 
 
 STATEMENTS: dict[str, type[Stmt]] = {}
@@ -86,6 +87,13 @@ class Stmt(Node):
     def traffic(self, types: Mapping[str, DType]) -> int:
         """The bytes of global memory that one thread moves."""
         return 0
+
+
+    def substitute(self, values: Mapping[str, Expr]) -> Stmt:
+        """The statement with variables replaced by the values of their names."""
+        def new(v: object) -> object:
+            return tuple(s.substitute(values) for s in v) if isinstance(v, tuple) else substitute(v, values) if isinstance(v, Expr) else v
+        return type(self)(*(new(getattr(self, f.name)) for f in fields(self)))
 
 
 class GlobalBuffer(Node):
@@ -148,7 +156,7 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 class Register(NamedTuple):
-    """What a name means: a constant (`let`), a variable (`var`) or an array of `length`; `static` where its value is known after unrolling."""
+    """What a name means: a value (`let`), a variable (`var`) or an array of `length`; `static` where it is known after unrolling."""
 
     kind: Literal["let", "var", "array"]
     dtype: DType
@@ -156,11 +164,12 @@ class Register(NamedTuple):
     static: bool = False
 
 
-_RESERVED = frozenset(("thread block_x block_y block_z asm auto bool break case char class const continue default delete do double else enum extern "
-    "false float for goto if inline int long new operator private public register return short signed sizeof static struct switch template "
-    "this true typedef typename union unsigned using virtual void volatile while and or xor not main shared_memory global shared let var array "
-    "read write barrier kernel unroll isnan max min abs llabs " + " ".join(f"{f} {f}f" for f in "fabs exp expm1 log log1p sqrt rsqrt sin cos tanh "
-    "erf floor ceil trunc rint fmod pow".split())).split())
+_CALLS = "fabs exp expm1 log log1p sqrt rsqrt sin cos tanh erf floor ceil trunc rint fmod pow"
+_RESERVED = frozenset((
+    "thread block_x block_y block_z shared_memory global shared let var array read write barrier kernel unroll main isnan max min abs llabs "
+    "asm auto bool break case char class const continue default delete do double else enum extern false float for goto if inline int long "
+    "new operator private public register return short signed sizeof static struct switch template this true typedef typename union "
+    "unsigned using virtual void volatile while and or xor not").split()) | {f + end for f in _CALLS.split() for end in ("", "f")}
 
 
 class Scope:
@@ -253,8 +262,9 @@ def verify(kernel: Kernel) -> None:
         if b.length < 0 or isinstance(b, GlobalBuffer) and b.access not in ("read", "write"):
             raise IRError(f"{kernel.name}: buffer {b!r}")
         buffers[b.name] = b
-    if not 1 <= kernel.block <= 1024 or len(kernel.grid) != 3 or min(kernel.grid) < 1 or max(kernel.grid[1:]) > 65535 or kernel.grid[0] > 2**31 - 1:
-        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to 2^31-1, 65535, 65535")
+    limits = (2**31 - 1, 65535, 65535)
+    if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, limits, strict=True)):
+        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to {limits}")
     try:
         Scope(buffers, {}, set()).body(kernel.body)
     except IRError as error:

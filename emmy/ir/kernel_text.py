@@ -215,15 +215,17 @@ class _Parser:
         return tuple(out)
 
     def statement(self) -> Stmt:
-        start, names, best = self.at, self.names, (-1, self.error("a statement"))
+        start, names = self.at, self.names
+        furthest, best = start, self.error("a statement")
         for cls in STATEMENTS.values():
             if "syntax" in cls.__dict__:
                 self.at, self.names = start, dict(names)
                 try:
                     return self.follow(cls)
                 except IRError as error:
-                    best = max(best, (self.at, error), key=lambda b: b[0])
-        raise best[1]
+                    if self.at > furthest:
+                        furthest, best = self.at, error
+        raise best
 
     def follow(self, cls: type[Stmt]) -> Stmt:
         values: dict[str, Any] = {f.name: () if f.default is MISSING else f.default for f in fields(cls)}

@@ -31,7 +31,8 @@ def test_map_with_a_tail(element: DType) -> None:
     assert np.array_equal(y, np.exp(-x.astype(element.compute.numpy)).astype(element.numpy))
 
 
-@pytest.mark.parametrize(("element", "width"), [(dt.f32, 4), (dt.f32, 1), (dt.bf16, 8), (dt.bf16, 1), (dt.f16, 2), (dt.f64, 2), (dt.i64, 2), (dt.i32, 2)])
+@pytest.mark.parametrize(("element", "width"), [
+    (dt.f32, 4), (dt.f32, 1), (dt.bf16, 8), (dt.bf16, 1), (dt.f16, 2), (dt.f64, 2), (dt.i64, 2), (dt.i32, 2)])
 def test_vectors(element: DType, width: int) -> None:
     x = (NORMAL(64 * width + 2 * width) * 9).astype(element.numpy)
     (y,) = run(kernels.vector_copy(len(x), element, width), x)
@@ -100,7 +101,7 @@ def test_operators(op: str, element: DType) -> None:
         f = meaning(op, element)
         result = f(*args)
         assert result.dtype == expected.dtype
-        np.testing.assert_allclose(result, expected, rtol=1e-6) if element.kind == "float" else np.testing.assert_array_equal(result, expected)
+        np.testing.assert_allclose(result, expected, rtol=1e-6 if element.kind == "float" else 0)
         assert np.asarray(f(*(a[5] for a in args))).dtype == expected.dtype
 
 

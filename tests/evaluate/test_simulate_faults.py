@@ -48,14 +48,17 @@ def kernel(*body: Stmt, n: int = 64, block: int = 64, grid: int = 1, out: int = 
 
 
 def test_off_by_one() -> None:
-    fails("bounds", kernel(LoadGlobal(X, "src", T + 1), StoreGlobal("dst", T, X)), "load_global x: f32 = src[thread + 1]", "thread 63", "element 64 of src")
+    load = LoadGlobal(X, "src", T + 1)
+    fails("bounds", kernel(load, StoreGlobal("dst", T, X)), "load_global x: f32 = src[thread + 1]", "thread 63", "element 64 of src")
     fails("bounds", kernel(StoreGlobal("dst", T - 1, ONE)), "thread 0", "element -1 of dst")
-    fails("bounds", kernel(StoreShared("tile", Block(0) * 64 + T, ONE), StoreGlobal("dst", T, ONE, Block(0) == 0), grid=2), "block (1, 0, 0)")
+    shared = StoreShared("tile", Block(0) * 64 + T, ONE)
+    fails("bounds", kernel(shared, StoreGlobal("dst", T, ONE, Block(0) == 0), grid=2), "block (1, 0, 0)")
     simulate(kernel(StoreGlobal("dst", T, ONE, T < 10), out=10), {"src": np.ones(64, np.float32), "dst": np.ones(10, np.float32)})
 
 
 def test_register_array_index() -> None:
-    fails("bounds", kernel(DeclareArray("a", dt.f32, 4, ONE), For(K, int32(0), int32(5), int32(1), True, (SetElement("a", dt.f32, K, ONE),))), "a[4] of 4")
+    loop = For(K, int32(0), int32(5), int32(1), True, (SetElement("a", dt.f32, K, ONE),))
+    fails("bounds", kernel(DeclareArray("a", dt.f32, 4, ONE), loop), "a[4] of 4")
 
 
 def test_misaligned_vector() -> None:
@@ -86,12 +89,14 @@ def test_read_then_written_by_another() -> None:
 
 
 def test_own_elements_need_no_barrier() -> None:
-    k = kernel(StoreShared("tile", T, ONE), LoadShared(X, "tile", T), StoreShared("tile", T, X + X), StoreGlobal("dst", T, X), StoreGlobal("dst", T, X))
+    mine = (StoreShared("tile", T, ONE), LoadShared(X, "tile", T), StoreShared("tile", T, X + X))
+    k = kernel(*mine, StoreGlobal("dst", T, X), StoreGlobal("dst", T, X))
     simulate(k, {"src": np.ones(64, np.float32), "dst": np.ones(64, np.float32)})
 
 
 def test_uninitialised() -> None:
-    fails("uninitialised", kernel(StoreShared("tile", T, ONE, T < 63), Barrier(), LoadShared(X, "tile", T)), "element 63 of tile", "thread 63")
+    shared = (StoreShared("tile", T, ONE, T < 63), Barrier(), LoadShared(X, "tile", T))
+    fails("uninitialised", kernel(*shared), "element 63 of tile", "thread 63")
     fails("uninitialised", kernel(LoadGlobal(X, "dst", T)), "element 0 of dst")
     half = If(T % 2 == 0, (SetElement("a", dt.f32, int32(0), ONE),))
     fails("uninitialised", kernel(DeclareArray("a", dt.f32, 1), half, Let(X, Element("a", dt.f32, int32(0)))), "a[0]", "thread", "1, 3")
@@ -103,7 +108,7 @@ def test_uninitialised() -> None:
 
 def test_unwritten() -> None:
     k = kernel(StoreGlobal("dst", T, ONE, T < 60))
-    fails("unwritten", k, "4 of 64 elements of dst, the first 60")
+    fails("unwritten", k, "4 of 64 elements of dst unset, the first 60")
     simulate(k, {"src": np.ones(64, np.float32), "dst": np.ones(64, np.float32)}, poison=False)
 
 
@@ -158,7 +163,8 @@ def test_deadlock() -> None:
         del STATEMENTS["WaitForever"]
 
 
-@pytest.mark.parametrize("given", [{}, {"src": np.ones(64), "dst": np.ones(64, np.float32)}, {"src": np.ones(63, np.float32), "dst": np.ones(64, np.float32)}])
+@pytest.mark.parametrize("given", [
+    {}, {"src": np.ones(64), "dst": np.ones(64, np.float32)}, {"src": np.ones(63, np.float32), "dst": np.ones(64, np.float32)}])
 def test_arguments(given: dict[str, np.ndarray]) -> None:
     with pytest.raises(SimulationError, match="argument"):
         simulate(kernel(StoreGlobal("dst", T, ONE)), given)

@@ -20,18 +20,34 @@ from emmy.instructions import (
     StoreSharedVector,
 )
 from emmy.ir import dtype as dt
-from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32, verify
+from emmy.ir.kernel_ir import (
+    Apply,
+    Const,
+    Convert,
+    Element,
+    Expr,
+    GlobalBuffer,
+    Kernel,
+    SharedBuffer,
+    Stmt,
+    Thread,
+    Var,
+    const,
+    int32,
+    verify,
+)
 from emmy.ir.node import IRError
 from tests import kernels
 
-T, N, X, ONE = Thread(), Var("n", dt.i32), Var("x", dt.f32), const(dt.f32, 1)
-FLAG = Var("flag", dt.bool_)
+T, N, M, X, ONE = Thread(), Var("n", dt.i32), Var("m", dt.i32), Var("x", dt.f32), const(dt.f32, 1)
+FLAG, FOUR = Var("flag", dt.bool_), int32(4)
 
 
 @pytest.mark.parametrize(("made", "expected"), [
     (int32(3) + 4, int32(7)), (N + 0, N), (0 + N, N), (N - 0, N), (N * 1, N), (N * 0, int32(0)), (N // 1, N), (N % 1, int32(0)),
     (int32(7) // 2, int32(3)), (int32(7) % 4, int32(3)), (int32(3) < 4, const(dt.bool_, True)), (int32(3) == 4, const(dt.bool_, False)),
-    (N < 4, Apply("lt", (N, int32(4)))), (N > 4, Apply("lt", (int32(4), N))), (N >= 4, Apply("le", (int32(4), N))), (10 - N, Apply("sub", (int32(10), N))),
+    (N < 4, Apply("lt", (N, int32(4)))), (N > 4, Apply("lt", (int32(4), N))), (N >= 4, Apply("le", (int32(4), N))),
+    (10 - N, Apply("sub", (int32(10), N))),
     (FLAG & (int32(1) < 2), FLAG), (FLAG | (int32(1) < 2), const(dt.bool_, True)), (FLAG & (int32(2) < 1), const(dt.bool_, False)),
     (N + const(dt.i64, 1), Apply("add", (Convert(dt.i64, N), const(dt.i64, 1)))),
     (X * const(dt.f32, 0), Apply("mul", (X, const(dt.f32, 0)))), (X + const(dt.f32, 0), Apply("add", (X, const(dt.f32, 0)))),
@@ -51,11 +67,11 @@ def test_operators_check_their_operands() -> None:
 
 
 def kernel(*body: Stmt) -> Kernel:
-    return Kernel("k", (GlobalBuffer("src", dt.bf16, 64, "read"), GlobalBuffer("dst", dt.f32, 64, "write")), (SharedBuffer("tile", dt.f32, 64),),
-                  (1, 1, 1), 64, body)
+    buffers = (GlobalBuffer("src", dt.bf16, 64, "read"), GlobalBuffer("dst", dt.f32, 64, "write"))
+    return Kernel("k", buffers, (SharedBuffer("tile", dt.f32, 64),), (1, 1, 1), 64, body)
 
 
-def loop(*body: Stmt, unroll: bool = False, stop: Expr = int32(4)) -> For:
+def loop(*body: Stmt, unroll: bool = False, stop: Expr = FOUR) -> For:
     return For(N, int32(0), stop, int32(1), unroll, body)
 
 
@@ -89,7 +105,7 @@ BROKEN: list[tuple[str, tuple[Stmt, ...]]] = [
     ("elements 2 to 5 of a, which has 4", (ARRAY, LoadGlobalVector("a", 2, "src", int32(0), 4))),
     ("lane mask 32", (ShuffleXor(X, ONE, 32),)),
     ("step 0 is not positive", (For(N, int32(0), int32(4), int32(0), False, ()),)),
-    ("a bound of the loop reads m", (Declare(Var("m", dt.i32), int32(4)), loop(Assign(Var("m", dt.i32), int32(1)), stop=Var("m", dt.i32)))),
+    ("a bound of the loop reads m", (Declare(M, FOUR), loop(Assign(M, int32(1)), stop=M))),
 ]
 
 
@@ -103,7 +119,8 @@ def test_verify(message: str, body: tuple[Stmt, ...]) -> None:
 def test_verify_accepts() -> None:
     for k in kernels.EVERY:
         verify(k)
-    inner = For(Var("m", dt.i32), N, int32(4), int32(1), True, (Let(Var("at", dt.i32), Var("m", dt.i32) % 4), SetElement("a", dt.f32, Var("at", dt.i32), ONE)))
+    at = Var("at", dt.i32)
+    inner = For(M, N, FOUR, int32(1), True, (Let(at, M % 4), SetElement("a", dt.f32, at, ONE)))
     verify(kernel(ARRAY, loop(inner, unroll=True), loop(Let(X, ONE)), loop(Let(X, ONE))))
 
 

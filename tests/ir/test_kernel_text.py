@@ -41,13 +41,20 @@ def constants() -> st.SearchStrategy[Expr]:
 
 
 def integers() -> st.SearchStrategy[Expr]:
-    leaves = st.one_of(st.integers(0, 2**32 - 1).map(lambda b: Const(dt.i32, b)), st.sampled_from([Thread(), Block(0), Block(1), Block(2), Var("v", dt.i32)]))
-    two = st.sampled_from(["add", "sub", "mul", "truncdiv", "fmod", "max", "mod", "floordiv"])
+    numbers = st.integers(0, 2**32 - 1).map(lambda b: Const(dt.i32, b))
+    leaves = st.one_of(numbers, st.sampled_from([Thread(), Block(0), Block(1), Block(2), Var("v", dt.i32)]))
+    binary = st.sampled_from(["add", "sub", "mul", "truncdiv", "fmod", "max", "mod", "floordiv"])
+    comparison = st.sampled_from(["lt", "le", "eq", "ne"])
+
+    def choose(op: str, a: Expr, b: Expr, x: Expr, y: Expr) -> Expr:
+        both = Apply("and", (Apply("lt", (x, y)), Apply("ne", (a, y))))
+        return Apply("select", (Apply("or", (Apply(op, (a, b)), both)), x, y))
+
     return st.recursive(leaves, lambda e: st.one_of(
-        st.builds(lambda op, x, y: Apply(op, (x, y)), two, e, e),
-        st.builds(lambda x: Apply("neg", (x,)), e), st.builds(lambda x: Convert(dt.i32, Convert(dt.bf16, x)), e),
-        st.builds(lambda op, a, b, x, y: Apply("select", (Apply("or", (Apply(op, (a, b)), Apply("and", (Apply("lt", (x, y)), Apply("ne", (a, y)))))), x, y)),
-                  st.sampled_from(["lt", "le", "eq", "ne"]), e, e, e, e)), max_leaves=12)
+        st.builds(lambda op, x, y: Apply(op, (x, y)), binary, e, e),
+        st.builds(lambda x: Apply("neg", (x,)), e),
+        st.builds(lambda x: Convert(dt.i32, Convert(dt.bf16, x)), e),
+        st.builds(choose, comparison, e, e, e, e)), max_leaves=12)
 
 
 @given(st.one_of(constants(), integers()))
@@ -61,7 +68,7 @@ def test_expressions_round_trip(e: Expr) -> None:
     ("let x: f32 = y;", "a name that is defined expected, not 'y'"),
     ("let x: f33 = 1.0f;", "a dtype expected, not 'f33'"),
     ("let x: f32 = 1.0f", "';' expected, not '}'"),
-    ("jump 3;", "a name that is defined expected, not 'jump'"),
+    ("jump 3;", "a statement expected, not 'jump'"),
     ("for i: i32 = 0, 4 { barrier; }", "',' expected, not '{'"),
 ])
 def test_errors(line: str, message: str) -> None:

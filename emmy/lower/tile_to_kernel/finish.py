@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from emmy.instructions.control import For
@@ -12,8 +13,9 @@ from emmy.ir.kernel_ir import Expr, GlobalBuffer, Kernel, SharedBuffer, Var, con
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
 
-def store_run(scope: Emitter, axis: int, start: Expr, width: int) -> None:
-    """Compute and store the `width` output elements from `start` (a multiple of `width`) along `axis`, the output's last axis."""
+def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable[[Emitter, Expr], None] | None = None) -> None:
+    """Compute and store the `width` output elements from `start` (a multiple of `width`) along `axis`, the output's last axis.
+    `bind` makes values that are known for the neighbour at an offset those of its scope."""
     kernel, output = scope.kernel, scope.kernel.output
     scope.hoist([kernel.result], axis)
     if width == 1:
@@ -23,6 +25,8 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int) -> None:
     arrays = scope.load_vectors([kernel.result], axis, start, width)
     out, lane = scope.name("y"), Var(scope.name("e"), scope.integer)
     inner = scope.neighbour(axis, start, lane, arrays)
+    if bind is not None:
+        bind(inner, lane)
     inner.emit(SetElement(out, output.element.compute, lane, inner.value(kernel.result)))
     scope.emit(DeclareArray(out, output.element.compute, width, None))
     scope.emit(For(lane, const(scope.integer, 0), const(scope.integer, width), const(scope.integer, 1), True, tuple(inner.body)))

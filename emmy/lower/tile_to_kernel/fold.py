@@ -109,7 +109,8 @@ def join_lanes(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lanes: i
         mask //= 2
 
 
-def join_warps(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lane: Expr, warps: int, shared: list[SharedBuffer]) -> tuple[Var, ...]:
+def join_warps(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lane: Expr, warps: int,
+               shared: list[SharedBuffer]) -> tuple[Var, ...]:
     """Warps leave their states in shared memory; every warp then joins them all."""
     buffers = [SharedBuffer(scope.name("warps"), s.element, warps) for s in state]
     shared += buffers

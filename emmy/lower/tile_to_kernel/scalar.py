@@ -39,7 +39,8 @@ class Emitter:
         self.axes: ChainMap[int, Expr] = parent.axes.new_child() if parent else ChainMap()
         self.values: ChainMap[Value, Expr] = parent.values.new_child() if parent else ChainMap()
         self.fresh: count[int] = parent.fresh if parent else count()
-        self.free: dict[Value, frozenset[int]] = parent.free if parent else tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result))
+        self.free: dict[Value, frozenset[int]] = (
+            parent.free if parent else tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result)))
         self.uses: Counter[Value] = parent.uses if parent else Counter(x for v in self.free for x in v.operands)
         self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
         sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
@@ -53,7 +54,8 @@ class Emitter:
         self.body.extend(statements)
 
     def name(self, stem: str) -> str:
-        return f"{stem}{next(self.fresh)}"
+        """A name of its own: no tensor's, and no dtype's (i32)."""
+        return next(n for k in self.fresh if (n := f"{stem}_{k}") not in self.tensors)
 
     def let(self, stem: str, value: Expr) -> Expr:
         """`value` in a variable of its own, unless it is one already or a constant."""
@@ -136,12 +138,17 @@ class Emitter:
         return self.let("v", e) if self.uses[v] > 1 else e
 
     def hoist(self, roots: Iterable[Value], *axes: int) -> None:
-        """Compute here every part of `roots` that does not depend on `axes`."""
-        for root in roots:
-            for v in loop.walk((root,)):
-                users_inside = self.free[v].isdisjoint(axes) and not isinstance(v, loop.Const | loop.IndexOf) and v not in self.values
-                if users_inside:
-                    self.values[v] = self.let("v", self.value(v))
+        """Compute here the largest parts of `roots` that do not depend on `axes`."""
+        seen, stack = set[Value](), list(roots)
+        while stack:
+            v = stack.pop()
+            if v in seen or v in self.values or isinstance(v, loop.Const | loop.IndexOf):
+                continue
+            seen.add(v)
+            if self.free[v].isdisjoint(axes):
+                self.values[v] = self.let("v", self.value(v))
+            else:
+                stack.extend(v.operands)
 
     # -- folds, one thread --------------------------------------------------------------------------------------
     def serial_fold(self, fold: tile.Fold) -> tuple[Expr, ...]:
@@ -190,7 +197,9 @@ class Emitter:
         one aligned run: the register array that holds each, in its compute dtype."""
         arrays: dict[loop.Load, str] = {}
         for v in loop.walk(tuple(roots)):
-            if isinstance(v, loop.Load) and v not in self.values and self.guard is None and vectorises(self.tensors[v.tensor], v.point, axis, width):
+            if not isinstance(v, loop.Load) or v in self.values or self.guard is not None:
+                continue
+            if vectorises(self.tensors[v.tensor], v.point, axis, width):
                 first = self.child()
                 first.axes[axis] = start
                 offset = first.offset(v.tensor, v.point)
@@ -234,4 +243,5 @@ def stride(tensor: tile.Tensor, point: tuple[Ix, ...], axis: int) -> int | None:
 def vectorises(tensor: tile.Tensor, point: tuple[Ix, ...], axis: int, width: int) -> bool:
     """Whether `width` neighbours along `axis` are one aligned run, for every setting of the other axes."""
     terms, constant = affine(ix.flatten(point, tensor.shape))
-    return width > 1 and stride(tensor, point, axis) == 1 and constant % width == 0 and all(c % width == 0 for leaf, c in terms.items() if leaf is not Ax(axis))
+    aligned = constant % width == 0 and all(c % width == 0 for leaf, c in terms.items() if leaf is not Ax(axis))
+    return width > 1 and aligned and stride(tensor, point, axis) == 1

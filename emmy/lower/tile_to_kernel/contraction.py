@@ -1,0 +1,93 @@
+"""Form "contraction": sums of products over one axis k, as tiles of rows by columns held in the registers of a block.
+
+Each step copies `depth` elements of k of the operands to shared memory, then every thread adds rows x columns products for each of
+them.  With STAGE=d1 a step waits for its own copies; with d2 the copies of the next step are under way while it adds.  The result is
+computed from the sums where they are, so what follows a matmul, and a norm of its rows, cost no memory traffic.
+
+Row: WORK=t<down>x<across>,TILE=<fma|mul>_f32/f<rows>x<columns>/k<depth>,STAGE=d<1|2>/smem.  Any extents: tails are predicated.
+Shared bytes: 4 * stages * depth * (L * (down*rows + 4) + R * (across*columns + 4)) for L distinct left operands and R right ones.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from emmy.instructions.barrier import Barrier
+from emmy.instructions.control import For, If
+from emmy.ir import dtype as dt
+from emmy.ir import tile_ir as tile
+from emmy.ir.kernel_ir import Block, Expr, Kernel, Thread, Var, int32
+from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel.finish import finish
+from emmy.lower.tile_to_kernel.register_tile import Cells, Contraction
+from emmy.lower.tile_to_kernel.scalar import Emitter
+from emmy.lower.tile_to_kernel.staging import Tiling, products, strip, tiling
+
+PATCH = 4, 8        # threads of a warp down and across: the shape that reads the fewest words of shared memory
+
+
+def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
+    """The Kernel IR of a contraction; IRError where a fold is not a sum of products that split into rows and columns."""
+    if not kernel.folds:
+        raise IRError(f"{kernel.name}: a contraction needs a fold")
+    t = tiling(schedule.row)
+    scope = Emitter(kernel)
+    down, across = patches(scope, t)
+    rows = strip(kernel, schedule.rows, scope.let("m", Block(1) * (t.down * t.rows)), down, t.down, t.rows)
+    columns = strip(kernel, schedule.columns, scope.let("n", Block(0) * (t.across * t.columns)), across, t.across, t.columns)
+    scope.place(schedule.batch, scope.whole(Block(2)))
+    sums = products(scope, list(kernel.folds), schedule.rows, schedule.columns)
+    contraction = Contraction(scope, sums, rows, columns, t, t.stages, t.stages)
+    contraction.clear(scope)
+    (prefetched if t.stages == 2 else staged)(scope, contraction)
+    Cells(rows, columns, contraction.held()).store(scope)
+    grid = -(-columns.extent // columns.width), -(-rows.extent // rows.width), prod(kernel.extents[a] for a in schedule.batch)
+    return finish(kernel, scope, grid, t.threads, contraction.shared)
+
+
+def patches(scope: Emitter, t: Tiling) -> tuple[Expr, Expr]:
+    """The thread's place down and across its block: warps are patches of the block where its sides allow, else rows of it."""
+    down, across = PATCH
+    if t.down % down or t.across % across:
+        return scope.let("row", Thread() // t.across), scope.let("column", Thread() % t.across)
+    warp, lane, warps = Thread() // (down * across), Thread() % (down * across), t.across // across
+    return scope.let("row", warp // warps * down + lane // across), scope.let("column", warp % warps * across + lane % across)
+
+
+def staged(scope: Emitter, c: Contraction) -> None:
+    """Copy, wait, add, for each step; the second wait keeps the next copy from what is still read."""
+    start, zero = Var(scope.name("k"), dt.i32), int32(0)
+    body = scope.child()
+    copies = [(side, side.declare(body)) for side in (c.left, c.right)]
+    for side, arrays in copies:
+        side.fetch(body, arrays, start)
+    body.emit(Barrier())
+    for side, arrays in copies:
+        side.commit(body, arrays, zero)
+    body.emit(Barrier())
+    c.step(body, zero, zero)
+    scope.emit(For(start, zero, int32(c.extent), int32(c.tiling.depth), False, tuple(body.body)))
+
+
+def prefetched(scope: Emitter, c: Contraction) -> None:
+    """Read the next step's elements before adding this step's, and write them to the other slot after."""
+    depth = c.tiling.depth
+    first = [(side, side.declare(scope)) for side in (c.left, c.right)]
+    for side, arrays in first:
+        side.fetch(scope, arrays, int32(0))
+        side.commit(scope, arrays, int32(0))
+    scope.emit(Barrier())
+    start = Var(scope.name("k"), dt.i32)
+    body = scope.child()
+    slot = body.let("slot", start // depth % 2)
+    following = body.let("k", start + depth)
+    copies = [(side, side.declare(body)) for side in (c.left, c.right)]
+    more, write = body.child(), body.child()
+    for side, arrays in copies:
+        side.fetch(more, arrays, following)
+        side.commit(write, arrays, (1 - slot) * side.slot)
+    remain = following < c.extent
+    body.emit(If(remain, tuple(more.body)))
+    c.step(body, slot * c.left.slot, slot * c.right.slot)
+    body.emit(If(remain, tuple(write.body)), Barrier())
+    scope.emit(For(start, int32(0), int32(c.extent), int32(depth), False, tuple(body.body)))

@@ -1,0 +1,189 @@
+"""A thread's tile of values in registers: rows by columns of them, accumulated, read by cell and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from emmy.instructions.global_memory import StoreGlobal
+from emmy.instructions.registers import DeclareArray, SetElement
+from emmy.ir import dtype as dt
+from emmy.ir import loop_ir as loop
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Apply, Element, Expr, SharedBuffer, Var, const, int32
+from emmy.ir.loop_ir import Value
+from emmy.lower.tile_to_kernel.finish import store_run
+from emmy.lower.tile_to_kernel.scalar import Emitter
+from emmy.lower.tile_to_kernel.staging import Product, Side, Strip, Tiling, both, counted, under
+
+
+class Held(NamedTuple):
+    """A register array that holds a value at a thread's rows, at its columns, or at both, row-major."""
+
+    array: str
+    element: DType
+    on_rows: bool
+    on_columns: bool
+
+    def at(self, i: Expr, j: Expr, columns: int) -> Expr:
+        row = i if self.on_rows else int32(0)
+        return Element(self.array, self.element, row * columns + j if self.on_columns else row)
+
+
+def multiply_add(x: Expr, y: Expr, z: Expr, fused: bool) -> Expr:
+    """x * y + z, rounded once if `fused`."""
+    return Apply("fma", (x, y, z)) if fused else Apply("add", (Apply("mul", (x, y)), z))
+
+
+def outer_product(scope: Emitter, into: str, left: str | None, right: str | None, rows: int, columns: int, fused: bool) -> None:
+    """into[i][j] += left[i] * right[j]; where one side is missing, into[i] += left[i] or into[j] += right[j]."""
+    i, j = Var(scope.name("i"), dt.i32), Var(scope.name("j"), dt.i32)
+    body = scope.child()
+    if left is None or right is None:
+        array, at, count = (right, j, columns) if left is None else (left, i, rows)
+        assert array is not None
+        body.emit(SetElement(into, dt.f32, at, Apply("add", (Element(into, dt.f32, at), Element(array, dt.f32, at)))))
+        scope.emit(counted(at, count, body))
+        return
+    at_both = i * columns + j
+    value = multiply_add(Element(left, dt.f32, i), Element(right, dt.f32, j), Element(into, dt.f32, at_both), fused)
+    body.emit(SetElement(into, dt.f32, at_both, value))
+    outer = scope.child()
+    outer.emit(counted(j, columns, body))
+    scope.emit(counted(i, rows, outer))
+
+
+class Contraction:
+    """Sums of products over one axis, accumulated in registers over a thread's rows and columns."""
+
+    def __init__(self, scope: Emitter, products: list[Product], rows: Strip, columns: Strip, t: Tiling, left_slots: int, right_slots: int):
+        self.products, self.rows, self.columns, self.tiling = products, rows, columns, t
+        axis = products[0].fold.axis
+        self.extent = scope.kernel.extents[axis]
+        self.left = Side(scope, [p.left for p in products if p.left is not None], rows, axis, t.depth, t.threads, left_slots)
+        self.right = Side(scope, [p.right for p in products if p.right is not None], columns, axis, t.depth, t.threads, right_slots)
+        self.accumulators = [scope.name("acc") for _ in products]
+
+    @property
+    def shared(self) -> tuple[SharedBuffer, ...]:
+        return (*self.left.buffers, *self.right.buffers)
+
+    def held(self) -> dict[Value, Held]:
+        """Where each fold's result is."""
+        pairs = zip(self.products, self.accumulators, strict=True)
+        return {p.fold.result(): Held(array, dt.f32, p.left is not None, p.right is not None) for p, array in pairs}
+
+    def clear(self, scope: Emitter) -> None:
+        for p, array in zip(self.products, self.accumulators, strict=True):
+            length = (self.rows.count if p.left is not None else 1) * (self.columns.count if p.right is not None else 1)
+            scope.emit(DeclareArray(array, dt.f32, length, const(dt.f32, 0)))
+
+    def step(self, scope: Emitter, left_slot: Expr, right_slot: Expr) -> None:
+        """Add the products of `depth` elements, whose tiles begin at these elements of the shared buffers."""
+        part = max(n for n in range(1, 17) if self.tiling.depth % n == 0)
+        k = Var(scope.name("k"), dt.i32)
+        block = Var(scope.name("k"), dt.i32) if part < self.tiling.depth else int32(0)
+        body, row = scope.child(), block * part + k
+        lefts = {v: self.left.read(body, v, row, left_slot) for v in self.left.values}
+        rights = {v: self.right.read(body, v, row, right_slot) for v in self.right.values}
+        for p, array in zip(self.products, self.accumulators, strict=True):
+            outer_product(body, array, lefts.get(p.left), rights.get(p.right), self.rows.count, self.columns.count, self.tiling.fused)  # type: ignore[arg-type]
+        loop_ = counted(k, part, body)
+        if isinstance(block, Var):
+            whole = scope.child()
+            whole.emit(loop_)
+            loop_ = counted(block, self.tiling.depth // part, whole, unroll=False)
+        scope.emit(loop_)
+
+
+def parts(scope: Emitter, roots: Iterable[Value], axes: tuple[int, ...], others: tuple[int, ...], held: dict[Value, Held]) -> list[Value]:
+    """The largest values below `roots` that depend on some of `axes` and none of `others`, but for those already held and bare indices."""
+    found: dict[Value, None] = {}
+    seen, stack = set[Value](), list(roots)
+    while stack:
+        v = stack.pop()
+        if v in seen or v in held or v in scope.values or isinstance(v, loop.IndexOf):
+            continue
+        seen.add(v)
+        if not scope.free[v].isdisjoint(axes) and scope.free[v].isdisjoint(others):
+            found[v] = None
+        else:
+            stack.extend(v.operands)
+    return list(found)
+
+
+def hold_parts(scope: Emitter, roots: Iterable[Value], along: Strip, others: tuple[int, ...], held: dict[Value, Held],
+               on_rows: bool) -> None:
+    """Evaluate once for each of a thread's positions along a strip what depends on that side alone, and add it to `held`."""
+    values = parts(scope, roots, along.axes, others, held)
+    if not values:
+        return
+    k = Var(scope.name("i"), dt.i32)
+    body = scope.child()
+    at = body.let("p", along.first + along.local(k))
+    body.place(along.axes, body.whole(at))
+    body.guard = both(body.guard, along.inside(at))
+    for v, h in held.items():
+        if h.on_rows is on_rows and h.on_columns is not on_rows:
+            body.values[v] = h.at(k, k, 1)
+    for v in values:
+        made = Held(scope.name("h"), v.dtype, on_rows, not on_rows)
+        scope.emit(DeclareArray(made.array, made.element, along.count, None))
+        body.emit(SetElement(made.array, made.element, k, body.value(v)))
+        held[v] = made
+    scope.emit(counted(k, along.count, body))
+
+
+class Cells:
+    """The cells of a thread's tile: at rows by columns, with the values that are held there."""
+
+    def __init__(self, rows: Strip, columns: Strip, held: dict[Value, Held]):
+        self.rows, self.columns, self.held = rows, columns, held
+
+    def prepare(self, scope: Emitter, roots: Iterable[Value], side: str) -> None:
+        """Hold what the roots read of the block alone and of one side, "rows" or "columns", alone."""
+        axes = self.rows.axes + self.columns.axes
+        scope.values.update((v, h.at(int32(0), int32(0), 1)) for v, h in self.held.items() if scope.free[v].isdisjoint(axes))
+        scope.hoist(roots, *axes)
+        mine, other = (self.rows, self.columns) if side == "rows" else (self.columns, self.rows)
+        hold_parts(scope, roots, mine, other.axes, self.held, side == "rows")
+
+    def bind(self, scope: Emitter, i: Expr, j: Expr) -> None:
+        """Make what is held at row `i` and column `j` the values of a scope."""
+        for v, h in self.held.items():
+            scope.values[v] = h.at(i, j, self.columns.count)
+
+    def each(self, scope: Emitter, step: int = 1) -> tuple[Emitter, Var, Var, Emitter, Expr | None, Expr]:
+        """Scopes of a loop over rows and one over every `step`-th column inside: (row scope, i, j, cell scope, guard, column position)."""
+        i, j = Var(scope.name("i"), dt.i32), Var(scope.name("j"), dt.i32)
+        outer = scope.child()
+        row = outer.let("p", self.rows.first + self.rows.local(i))
+        outer.place(self.rows.axes, outer.whole(row))
+        cell = outer.child()
+        first = j * step
+        column = cell.let("p", self.columns.first + self.columns.local(first))
+        cell.place(self.columns.axes, cell.whole(column))
+        self.bind(cell, i, first)
+        return outer, i, j, cell, both(self.rows.inside(row), self.columns.inside(column)), column
+
+    def close(self, scope: Emitter, outer: Emitter, i: Var, j: Var, cell: Emitter, step: int = 1) -> None:
+        """Emit the loops that `each` opened."""
+        outer.emit(counted(j, self.columns.count // step, cell))
+        scope.emit(counted(i, self.rows.count, outer))
+
+    def store(self, scope: Emitter) -> None:
+        """Store the kernel's result at every cell inside the output, runs of columns as vectors where they are neighbours in memory."""
+        kernel, run = scope.kernel, self.columns.run
+        for side in ("rows", "columns"):
+            self.prepare(scope, [kernel.result], side)
+        last = self.columns.axes[-1] if self.columns.axes else None
+        vector = run if last is not None and last == kernel.outer[-1] and kernel.extents[last] % run == 0 else 1
+        outer, i, j, cell, guard, _ = self.each(scope, vector)
+        body = cell.child()
+        if last is None or vector == 1:
+            value = body.value(kernel.result)
+            body.emit(StoreGlobal(kernel.output.name, body.output_offset(), value))
+        else:
+            store_run(body, last, body.axes[last], vector, lambda inner, lane: self.bind(inner, i, j * vector + lane))
+        cell.emit(*under(guard, body.body))
+        self.close(scope, outer, i, j, cell, vector)
