@@ -47,10 +47,10 @@ def seconds(f: Features, gpu: Hardware) -> float:
     busy = min(f.blocks, gpu.sms) / gpu.sms
     occupancy = min(1.0, min(resident, ceil(f.blocks / gpu.sms)) * f.threads / 512)     # 16 warps hide most of the latency
     share = f.blocks / gpu.sms
-    balance = ceil(share) / share if share < resident * 4 else 1.0                      # the last wave's idle multiprocessors
+    balance = ceil(share) / share if 1 <= share < resident * 4 else 1.0                 # the last wave's idle multiprocessors
     width = {1: 0.45, 2: 0.6, 4: 0.88, 8: 0.97}.get(f.access, 1.0)
     memory = max(f.dram_bytes / (gpu.bandwidth_TBs * 1e12), f.l2_bytes / (gpu.bandwidth_TBs * 1e12 * L2_TO_DRAM)) / (width * max(busy * occupancy, 1e-3))
     cycles = max(f.slots / 128, f.shared_words / 32, f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
-    work = cycles / (CLOCK_GHZ * 1e9) * balance / max(busy * occupancy, 1e-3) * (1 if busy < 1 else 1)
+    work = cycles / (CLOCK_GHZ * 1e9) * balance / max(busy * occupancy, 1e-3)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))
     return gpu.launch_us * 1e-6 + max(memory, work, chain) + 0.1 * min(memory, work)

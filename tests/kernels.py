@@ -22,8 +22,26 @@ from emmy.instructions import (
     StoreSharedVector,
 )
 from emmy.ir import dtype as dt
-from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Apply, Block, Const, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, Thread, Var, const, fold, int32
+from emmy.ir.dtype import DTYPES, DType
+from emmy.ir.kernel_ir import (
+    Apply,
+    Block,
+    Const,
+    Convert,
+    Element,
+    Expr,
+    GlobalBuffer,
+    Kernel,
+    SharedBuffer,
+    Stmt,
+    Thread,
+    Var,
+    const,
+    fold,
+    int32,
+)
+from emmy.ir.node import IRError
+from emmy.ir.operators import OPERATORS, result_dtype
 
 MINUS_INFINITY = const(dt.f32, float("-inf"))
 ZERO = const(dt.f32, 0)
@@ -134,8 +152,8 @@ def matmul(m: int, k: int, n: int, tile: int = 64, depth: int = 8, element: DTyp
         *([Barrier()] if second_barrier else [])))
     store = unrolled(i, per, unrolled(j, per, Let(r, Block(1) * tile + row + i), Let(c, Block(0) * tile + col + j),
         StoreGlobal("out", r * n + c, acc, (r < m) & (c < n))))
-    sizes = (("a", m * k, "read"), ("b", k * n, "read"), ("out", m * n, "write"))
-    buffers = tuple(GlobalBuffer(name, element, size, access) for name, size, access in sizes)
+    buffers = (GlobalBuffer("a", element, m * k, "read"), GlobalBuffer("b", element, k * n, "read"),
+               GlobalBuffer("out", element, m * n, "write"))
     return Kernel("matmul", buffers, (SharedBuffer("tile_a", dt.f32, tile * depth), SharedBuffer("tile_b", dt.f32, depth * tile)),
         (-(-n // tile), -(-m // tile), 1), 256, (
         Let(row, t // 16 * per), Let(col, t % 16 * per),
@@ -194,6 +212,34 @@ def branches() -> Kernel:
         Let(flag, fold("xor", odd, other)),
         StoreGlobal("dst", t, fold("select", flag, acc, ZERO)),
         StoreGlobal("odds", t, odd)))
+
+
+def operator_cases() -> list[tuple[str, DType]]:
+    """Each operator on each dtype that it takes."""
+    out = []
+    for name, op in OPERATORS.items():
+        for d in (dt.f32, dt.f64, dt.i32, dt.i64, dt.bool_):
+            operands = (dt.bool_, d, d) if name == "select" else (d,) * op.arity
+            try:
+                result_dtype(name, operands)
+            except IRError:
+                continue
+            out.append((name, d))
+    return out
+
+
+def every_operator(element: DType) -> Kernel:
+    """Each operator that takes `element`, on three inputs and a flag, and each conversion of it; one output each."""
+    flag, v = Var("flag", dt.bool_), [Var(f"v{k}", element.compute) for k in range(3)]
+    values: dict[str, Expr] = {}
+    for op, d in operator_cases():
+        if d is element:
+            values[op] = Apply(op, (flag, v[0], v[1]) if op == "select" else tuple(v[:OPERATORS[op].arity]))
+    values |= {f"to_{d}": Convert(d, Convert(element, v[0])) for d in DTYPES.values()}
+    loads = [LoadGlobal(x, f"in{k}", Thread()) for k, x in enumerate(v)]
+    return Kernel(f"every_{element}", (*(GlobalBuffer(f"in{k}", element, 32, "read") for k in range(3)),
+        *(GlobalBuffer(f"out_{name}", e.dtype, 32, "write") for name, e in values.items())), (), (1, 1, 1), 32, (
+        *loads, Let(flag, Thread() < 7), *(StoreGlobal(f"out_{name}", Thread(), e) for name, e in values.items())))
 
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),

@@ -16,10 +16,10 @@ def backend(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Calla
     from emmy.pipeline import compile_captured
 
     if not all(isinstance(e, torch.Tensor) and all(isinstance(n, int) for n in e.shape) for e in example_inputs):
-        raise EmmyError("torch.compile asks for a graph of dynamic shapes", 'compile with torch.compile(model, backend="emmy", dynamic=False)')
+        raise EmmyError("torch.compile asks for a graph of dynamic shapes", 'use torch.compile(model, backend="emmy", dynamic=False)')
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     captured = capture(graph, example_inputs, names)
-    run = compile_captured(captured)
+    run: Callable[..., tuple[torch.Tensor, ...]] = compile_captured(captured)
     written = [names.index(name) for name in captured.mutated]
     if not written:
         return run

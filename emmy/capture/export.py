@@ -16,15 +16,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch.export.graph_signature import InputKind, OutputKind
 
 from emmy.errors import EmmyError
-from emmy.ir import dtype as dt
 from emmy.ir import torch_ir
 from emmy.ir.dtype import DType
 from emmy.ir.torch_ir import Arg, Call, Input, Program, Type, Value, literal
+from emmy.lower.torch_to_tensor import covered
+from emmy.lower.torch_to_tensor.build import FROM_TORCH
 
-DTYPES: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for d in dt.DTYPES.values()}
 _PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 _OWN = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, os.path.dirname(torch.__file__) + os.sep)
 
@@ -34,13 +35,14 @@ class Captured:
     """A program and the tensors it was captured with, by the names that its text gives them.
 
     `inputs` are in call order (also those that the program does not read).  The first `len(mutated)` outputs of the program are
-    the new values of the inputs named there."""
+    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements."""
 
     program: Program
     inputs: dict[str, torch.Tensor]
     weights: dict[str, torch.Tensor]
     constants: dict[str, torch.Tensor]
     mutated: tuple[str, ...] = ()
+    strides: tuple[tuple[int, ...], ...] = ()
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -50,9 +52,9 @@ class Captured:
 
 def dtype_of(dtype: torch.dtype, where: str) -> DType:
     """The Emmy dtype; EmmyError naming `where` if it is not supported."""
-    if dtype not in DTYPES:
-        raise EmmyError(f"{where} has the unsupported dtype {dtype}", f"convert it to one of {', '.join(map(str, DTYPES))}")
-    return DTYPES[dtype]
+    if dtype not in FROM_TORCH:
+        raise EmmyError(f"{where} has the unsupported dtype {dtype}", f"convert it to one of {', '.join(map(str, FROM_TORCH))}")
+    return FROM_TORCH[dtype]
 
 
 class _Wrapper(torch.nn.Module):
@@ -84,7 +86,7 @@ def capture(fn: Callable[..., Any], example_inputs: Sequence[Any], names: Sequen
     """
     for k, example in enumerate(example_inputs):
         if not isinstance(example, torch.Tensor):
-            raise EmmyError(f"example input {k} is {type(example).__name__} {example!r}, not a tensor", "pass tensors; close over other values")
+            raise EmmyError(f"example input {k} is {type(example).__name__} {example!r}, not a tensor", "pass tensors; close over the rest")
     module = fn.eval() if isinstance(fn, torch.nn.Module) else _Wrapper(fn)
     if names is None:
         names = _parameters(fn, len(example_inputs))
@@ -96,7 +98,8 @@ def capture(fn: Callable[..., Any], example_inputs: Sequence[Any], names: Sequen
     except EmmyError:
         raise
     except Exception as problem:
-        raise EmmyError(f"torch.export cannot trace {getattr(fn, '__name__', type(fn).__name__)}: {_first_line(problem)}", _remedy(problem)) from problem
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise EmmyError(f"torch.export cannot trace {name}: {_first_line(problem)}", _remedy(problem)) from problem
     return _Builder(exported, dict(zip(names, examples, strict=True)), rename).captured()
 
 
@@ -123,17 +126,22 @@ def _remedy(problem: BaseException) -> str:
 
 
 def _functional(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Decomposes, where something must be, until every operator is functional and covered or cannot be split further."""
-    from emmy.lower.torch_to_tensor import covered
+    """The program with functional operators only, and its uncovered ones decomposed where that leaves covered ones only."""
+    if any(n.op == "get_attr" or _writes(n.target) for n in exported.graph.nodes):
+        exported = exported.run_decompositions({})
+    split, seen = exported, set[torch._ops.OpOverload]()
+    while left := _uncovered(split):
+        table = _decompositions(left - seen)
+        if not table:
+            return exported  # lowering names the operator as the user wrote it
+        seen |= left
+        split = split.run_decompositions(table)
+    return split
 
-    for _ in range(8):
-        targets = {n.target for n in exported.graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload) and n.users}
-        split = _decompositions({t for t in targets if str(t) not in covered()})
-        writes = any(n.op == "get_attr" or _writes(n.target) for n in exported.graph.nodes)
-        if not split and not writes:
-            return exported
-        exported = exported.run_decompositions(split)
-    return exported
+
+def _uncovered(exported: torch.export.ExportedProgram) -> set[torch._ops.OpOverload]:
+    return {n.target for n in exported.graph.nodes
+            if n.op == "call_function" and n.users and isinstance(n.target, torch._ops.OpOverload) and str(n.target) not in covered()}
 
 
 def _writes(target: Any) -> bool:
@@ -143,8 +151,6 @@ def _writes(target: Any) -> bool:
 
 def _decompositions(ops: set[torch._ops.OpOverload]) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """torch's own decompositions of these operators, where it has any."""
-    from torch._decomp import decomposition_table
-
     return {op: decomposition_table[op] if op in decomposition_table else op.decompose for op in ops
             if not op._schema.is_mutable and (op in decomposition_table or op._can_decompose())}
 
@@ -183,9 +189,9 @@ class _Builder:
             if value is not None:
                 self.values[node.name] = value
                 nodes.append(value)
-        outputs, mutated = self.outputs()
+        outputs, mutated, strides = self.outputs()
         program = torch_ir.verify(Program(tuple(nodes), outputs))
-        return Captured(program, self.inputs, self.weights, self.constants, mutated)
+        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides)
 
     def placeholder(self, node: torch.fx.Node, spec: Any, given: Any) -> Value:
         role: torch_ir.Role
@@ -234,7 +240,10 @@ class _Builder:
             case torch.device() | torch.layout() | torch.memory_format(): return literal(str(arg))
         raise EmmyError(f"{where} takes {type(arg).__name__} {arg!r}", "compile with static shapes and real numbers (dynamic=False)")
 
-    def outputs(self) -> tuple[tuple[Value, ...], tuple[str, ...]]:
+    def outputs(self) -> tuple[tuple[Value, ...], tuple[str, ...], tuple[tuple[int, ...], ...]]:
+        """The values returned, the inputs that the first of them replace, and eager's strides of each."""
+        nodes = {n.name: n for n in self.exported.graph.nodes}
+        strides: list[tuple[int, ...]] = []
         outputs: list[Value] = []
         mutated: list[str] = []
         for k, spec in enumerate(self.exported.graph_signature.output_specs):
@@ -247,9 +256,11 @@ class _Builder:
                 case _: raise EmmyError(f"the program writes to {spec.target}", "do not update parameters or buffers in forward")
             value = self.values.get(getattr(spec.arg, "name", ""))
             if value is None:
-                raise EmmyError(f"result {k - len(mutated)} is {getattr(spec.arg, 'value', spec.arg)!r}, not a tensor", "return tensors only")
+                found = getattr(spec.arg, "value", spec.arg)
+                raise EmmyError(f"result {k - len(mutated)} is {found!r}, not a tensor", "return tensors only")
             outputs.append(value)
-        return tuple(outputs), tuple(mutated)
+            strides.append(tuple(nodes[spec.arg.name].meta["val"].stride()))
+        return tuple(outputs), tuple(mutated), tuple(strides)
 
 
 def _source(node: torch.fx.Node) -> str:

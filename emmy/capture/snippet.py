@@ -201,7 +201,8 @@ def _run(what: str, filename: str, fn: Callable[[], Any]) -> Any:
             line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == filename else line
             trace = trace.tb_next
         code = linecache.getline(filename, line).strip()
-        raise EmmyError(f"{what} raised {type(problem).__name__}: {problem}\n    {filename}:{line}: {code}", "make it run in PyTorch first") from problem
+        message = f"{what} raised {type(problem).__name__}: {problem}\n    {filename}:{line}: {code}"
+        raise EmmyError(message, "make it run in PyTorch first") from problem
 
 
 def _trace(what: str, filename: str, tape: _Tape, run: Callable[[], Any]) -> Captured:
@@ -214,11 +215,11 @@ def _trace(what: str, filename: str, tape: _Tape, run: Callable[[], Any]) -> Cap
     leaves = torch.utils._pytree.tree_leaves(result)
     if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         kind = type(result).__name__ if not leaves else ", ".join(type(leaf).__name__ for leaf in leaves)
-        raise EmmyError(f"the result of {what} is {kind}, not a tensor", "end with an expression, or an assignment, whose value is a tensor")
+        raise EmmyError(f"the result of {what} is {kind}, not a tensor", "end with an expression or assignment whose value is a tensor")
     owners, rename = tape.weights()
     captured = capture(_Replay(tape, run, owners), list(tape.inputs.values()), tape.input_names(), rename)
     if captured.mutated:
-        raise EmmyError(f"{what} writes to its input {captured.mutated[0]}", "use the operator that returns its result, such as add for add_")
+        raise EmmyError(f"{what} writes to its input {captured.mutated[0]}", "use the operator that returns its result: add for add_")
     return captured
 
 
@@ -271,7 +272,7 @@ def capture_file(spec: str) -> Captured:
     inputs = _inputs(scope, path)
     if inputs is None:
         if isinstance(target, nn.Module | type) or not callable(target):
-            raise EmmyError(f"{path} has no example inputs for {name}", "define example_inputs, a tuple of tensors or a function returning one")
+            raise EmmyError(f"{path} has no example inputs for {name}", "define example_inputs, a tuple or a function returning one")
         return _trace(f"{name} of {path}", path, tape, as_forward(target))
     if isinstance(target, type):
         arguments = scope["get_init_inputs"]() if "get_init_inputs" in scope else ()

@@ -95,7 +95,7 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
             case "Pivot": return ((f"pivot {carrier}", 0.9 * inner, "work"),)
             case "Channel":
                 both = size(region.deps[t.kids[0]] | region.deps[t.kids[1]] | {t.axis}) * slot
-                return (f"pivot {carrier}", 0.9 * inner, "work"), (f"weight {carrier}", 8.9 * inner, "work"), (f"class {c}", 1.9 * both, "work")
+                return (f"pivot {carrier}", 0.9 * inner, "work"), (f"weight {carrier}", 8.9 * inner, "work"), (f"class {c}", 0.95 * both, "work")
         fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
         return ((f"class {c}", (0.05 if fused else 1.0) * inner, "work"),)
 

@@ -33,7 +33,8 @@ def evaluate_torch(program: torch_ir.Program, tensors: Mapping[str, torch.Tensor
         with torch.no_grad():
             for node in program.nodes:
                 if isinstance(node, torch_ir.Input):
-                    made = _bound(node.target, node.type.shape, node.type.dtype, tensors, lambda t: (tuple(t.shape), str(t.dtype)[6:]))
+                    made = _bound(node.target, node.type.shape, node.type.dtype, tensors,
+                                  lambda t: (tuple(t.shape), str(t.dtype).removeprefix("torch.")))
                 else:
                     assert isinstance(node, torch_ir.Call)
                     made = _call(node, results, float64)
@@ -48,7 +49,7 @@ def _bound(name: str, shape: tuple[int, ...], element: DType, tensors: Mapping[s
         raise EmmyError(f"no value for {name!r}", f"pass {name}: {element}{list(shape)}")
     found = describe(tensors[name])
     if found != (shape, element.torch_name):
-        raise EmmyError(f"{name!r} is {found[1]}{list(found[0])}, not {element.torch_name}{list(shape)}", "pass a tensor like the one captured with")
+        raise EmmyError(f"{name!r} is {found[1]}{list(found[0])}, not {element.torch_name}{list(shape)}", "pass a tensor like the example")
     return tensors[name]
 
 
@@ -70,10 +71,10 @@ def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool
     args, kwargs = [argument(a) for a in call.args], {k: argument(v) for k, v in call.kwargs}
     if call.op == "operator.getitem":
         return operator.getitem(*args)
-    fn = torch.ops
+    fn: Any = torch.ops
     for part in call.op.split("."):
         fn = getattr(fn, part)
-    schema = fn._schema.arguments  # type: ignore[attr-defined]
+    schema = fn._schema.arguments
     device = next((t.device for t in results.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
     for k, parameter in enumerate(schema):
         if parameter.name == "device" and k < len(args):
@@ -82,7 +83,7 @@ def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool
             kwargs["device"] = device
         elif parameter.name == "eps" and float64 and (args[k] if k < len(args) else kwargs.get("eps")) is None:
             kwargs["eps"] = _default_eps(call)  # the default is that of the type computed in, which must not change
-    return fn(*args, **kwargs)  # type: ignore[operator]
+    return fn(*args, **kwargs)
 
 
 def _default_eps(call: torch_ir.Call) -> float:
@@ -129,7 +130,8 @@ def _node(node: tir.Tensor, results: dict[tir.Tensor, Array], arrays: Mapping[st
             case tir.Cast(element, _) | tir.Round(element, _):
                 return args[0].astype(element.numpy)
             case tir.Reduce(monoid, axes, _):
-                return np.asarray(MONOIDS[monoid].reduce(_wide(args[0], monoid), axis=axes, initial=unit(monoid, node.dtype))).astype(node.dtype.numpy)
+                total = MONOIDS[monoid].reduce(_wide(args[0], monoid), axis=axes, initial=unit(monoid, node.dtype))
+                return np.asarray(total).astype(node.dtype.numpy)
             case tir.Scan(monoid, axis, _):
                 return MONOIDS[monoid].scan(_wide(args[0], monoid), axis=axis).astype(node.dtype.numpy)  # type: ignore[no-any-return]
             case tir.IndexMap(dims, at, _):

@@ -11,8 +11,8 @@ from emmy.ir.operators import OPERATORS
 class Resources(NamedTuple):
     """Shared memory of a block, registers of a thread (32 bits each); global traffic and fp32-equivalent operations of the launch.
 
-    Loops count as often as their constant stop and step say, from 0 if the start is not constant, and once otherwise; guards are taken to hold, and of a
-    branch both sides count.  Integer operations are not counted.
+    Loops count as often as their constant stop and step say, from 0 if the start is not constant, and once otherwise.
+    Guards are taken to hold, and of a branch both sides count.  Integer operations are not counted.
     """
 
     shared_bytes: int

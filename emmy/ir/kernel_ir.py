@@ -156,7 +156,7 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 class Register(NamedTuple):
-    """What a name means: a value (`let`), a variable (`var`) or an array of `length`; `static` where it is known after unrolling."""
+    """What a name means: a value (`let`), a variable (`var`) or an array of `length`; `static` if known after unrolling."""
 
     kind: Literal["let", "var", "array"]
     dtype: DType
@@ -166,10 +166,11 @@ class Register(NamedTuple):
 
 _CALLS = "fabs exp expm1 log log1p sqrt rsqrt sin cos tanh erf floor ceil trunc rint fmod pow"
 _RESERVED = frozenset((
-    "thread block_x block_y block_z shared_memory global shared let var array read write barrier kernel unroll main isnan max min abs llabs "
-    "asm auto bool break case char class const continue default delete do double else enum extern false float for goto if inline int long "
-    "new operator private public register return short signed sizeof static struct switch template this true typedef typename union "
-    "unsigned using virtual void volatile while and or xor not").split()) | {f + end for f in _CALLS.split() for end in ("", "f")}
+    "thread block_x block_y block_z shared_memory global shared let var array read write barrier kernel unroll main isnan max min "
+    "abs llabs asm auto bool break case char class const continue default delete do double else enum extern false float for goto if "
+    "inline int long new operator private public register return short signed sizeof static struct switch template this true "
+    "typedef typename union unsigned using virtual void volatile while and or xor not").split()
+    + [f + end for f in _CALLS.split() for end in ("", "f")])
 
 
 class Scope:

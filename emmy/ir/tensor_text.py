@@ -16,14 +16,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ix, Pos
 from emmy.ir.node import IRError
 from emmy.ir.operators import OPERATORS
-from emmy.ir.tensor_ir import Cast, Constant, Elementwise, Gather, IndexMap, IndexValue, Input, Program, Reduce, Role, Round, Scan, Tensor
+from emmy.ir.tensor_ir import (
+    Cast,
+    Constant,
+    Elementwise,
+    Gather,
+    IndexMap,
+    IndexValue,
+    Input,
+    Program,
+    Reduce,
+    Role,
+    Round,
+    Scan,
+    Shape,
+    Tensor,
+)
 from emmy.ir.text import Reader
 
 _HEADS: dict[Role, str] = {"input": "input", "weight": "load", "constant": "constant"}
@@ -99,66 +114,79 @@ class _Parser(Reader):
     def point(self) -> tuple[Ix, ...]:
         return self.list(lambda: self.index(lambda name: Pos(int(name[1:])) if name[:1] == "p" and name[1:].isdigit() else None))
 
-    def bits(self, element: DType) -> int:
+    def one(self) -> Tensor:
+        self.expect("(")
+        made = self.operand()
+        self.expect(")")
+        return made
+
+    def number(self, element: DType) -> int:
+        """The bits of a constant."""
         token = self.peek()
         self.position += 1
-        if token.text.startswith("0x"):
-            return int(token.text, 16)
-        if token.text in ("True", "False"):
-            return dt.bits(element, token.text == "True")
-        if token.kind not in ("int", "float"):
-            raise self.error(f"expected a number, found {token.text!r}", token.start)
-        return dt.bits(element, int(token.text) if token.kind == "int" else float(token.text))
+        match token.kind, token.text:
+            case "int", text if text.startswith("0x"): return int(text, 16)
+            case "int", text: return dt.bits(element, int(text))
+            case "float", text: return dt.bits(element, float(text))
+            case _, "True" | "False": return dt.bits(element, token.text == "True")
+        raise self.error(f"expected a number, found {token.text!r}", token.start)
+
+    def form(self, head: str, start: int) -> Callable[[DType, Shape], Tensor]:
+        """Reads what follows a head; the node, given the type at the line's end."""
+        family, _, monoid = head.partition(".")
+        if head in OPERATORS and self.peek().text == "(":  # `round` is an operator and, with a dtype, a node
+            args = self.operands()
+            return lambda element, dims: Elementwise(head, args)
+        match family:
+            case "input" | "load" | "constant":
+                self.expect("(")
+                name = self.string()
+                self.expect(")")
+                return lambda element, dims: Input(name, dims, element, _ROLES[family])
+            case "const":
+                kind = self.attribute()
+                (pattern,) = self.list(lambda: self.number(kind), "(", ")")
+                return lambda element, dims: Constant(kind, pattern)
+            case "cast":
+                kind, x = self.attribute(), self.one()
+                return lambda element, dims: Cast(kind, x)
+            case "round":
+                kind, x = self.attribute(), self.one()
+                return lambda element, dims: Round(kind, x)
+            case "reduce":
+                axes, x = self.list(self.integer), self.one()
+                return lambda element, dims: Reduce(monoid, axes, x)
+            case "scan":
+                (axis,), x = self.list(self.integer), self.one()
+                return lambda element, dims: Scan(monoid, axis, x)
+            case "index":
+                (at,) = self.point()
+                return lambda element, dims: IndexValue(dims, at)
+            case "map":
+                point, x = self.point(), self.one()
+                return lambda element, dims: IndexMap(dims, point, x)
+            case "gather":
+                self.expect("{")
+                along = self.integer()
+                self.expect("}")
+                point, (source, index) = self.point(), self.operands()
+                return lambda element, dims: Gather(along, point, source, index)
+        raise self.error(f"expected a Tensor IR node, found {head!r}", start)
 
     def node(self) -> Tensor:
         start, head = self.peek().start, self.name()
-        family, _, monoid = head.partition(".")
-        element, axes, axis, at, pattern, args = dt.f32, (), -1, (), 0, ()  # type: ignore[var-annotated]
-        role, name = _ROLES.get(head), ""
-        if role is not None:
-            (name,) = self.list(self.string, "(", ")")
-        elif family == "const":
-            element = self.attribute()
-            (pattern,) = self.list(lambda: self.bits(element), "(", ")")
-        elif family in ("cast", "round"):
-            element, args = self.attribute(), self.operands()
-        elif family in ("reduce", "scan"):
-            axes, args = self.list(self.integer), self.operands()
-        elif family == "gather":
-            self.expect("{")
-            axis = self.integer()
-            self.expect("}")
-            at, args = self.point(), self.operands()
-        elif family == "map":
-            at, args = self.point(), self.operands()
-        elif family == "index":
-            at = self.point()
-        elif head in OPERATORS:
-            args = self.operands()
-        else:
-            raise self.error(f"expected a Tensor IR node, found {head!r}", start)
-        self.expect(":")
-        written, dims = self.tensor_type()
-        arity = {"cast": 1, "round": 1, "reduce": 1, "scan": 1, "map": 1, "gather": 2}.get(family, len(args))
-        if len(args) != arity or (family == "index" and len(at) != 1) or (family == "scan" and len(axes) != 1):
-            raise self.error(f"{head} has the wrong number of operands", start)
         try:
-            made: Tensor
-            match family:
-                case _ if role is not None: made = Input(name, dims, written, role)
-                case "const": made = Constant(element, pattern)
-                case "index": made = IndexValue(dims, at[0])
-                case "cast": made = Cast(element, args[0])
-                case "round": made = Round(element, args[0])
-                case "reduce": made = Reduce(monoid, axes, args[0])
-                case "scan": made = Scan(monoid, axes[0], args[0])
-                case "map": made = IndexMap(dims, at, args[0])
-                case "gather": made = Gather(axis, at, *args)
-                case _: made = Elementwise(head, args)
+            form = self.form(head, start)
+        except ValueError as problem:
+            raise problem if isinstance(problem, IRError) else self.error(f"{head} has the wrong number of parts", start) from None
+        self.expect(":")
+        element, dims = self.tensor_type()
+        try:
+            made = form(element, dims)
         except IRError as problem:
             raise self.error(str(problem), start) from None
-        if (made.dtype, made.shape) != (written, dims):
-            raise self.error(f"{head} is {made.dtype}{_list(made.shape)}, not {written}{_list(dims)}", start)
+        if (made.dtype, made.shape) != (element, dims):
+            raise self.error(f"{head} is {made.dtype}{_list(made.shape)}, not {element}{_list(dims)}", start)
         return made
 
     def program(self) -> Program:

@@ -86,7 +86,7 @@ class _Body:
         def leaf(x: Ix) -> Ix:
             return point[x.k] if isinstance(x, Pos) else x
 
-        if node in self.names and not top:
+        if node in self.names and not top and not isinstance(node, tensor.Input):
             return loop.Load(self.names[node], node.dtype, point)
         match node:
             case tensor.Input(name=name):
@@ -189,8 +189,8 @@ def _positions(body: Value) -> dict[Value, frozenset[int]]:
     return found
 
 
-def rename(body: Value, axis: dict[int, int]) -> Value:
-    """`body` with its axes renamed."""
+def rename(body: Value, axis: dict[int, int], tensors: dict[str, str] | None = None) -> Value:
+    """`body` with its axes renamed, and the tensors it loads."""
     made: dict[Value, Value] = {}
 
     def at(x: Ix) -> Ix:
@@ -199,7 +199,7 @@ def rename(body: Value, axis: dict[int, int]) -> Value:
     for v in loop.walk((body,)):
         match v:
             case loop.Load(t, element, point):
-                made[v] = loop.Load(t, element, tuple(map(at, point)))
+                made[v] = loop.Load((tensors or {}).get(t, t), element, tuple(map(at, point)))
             case loop.IndexOf(x):
                 made[v] = loop.IndexOf(at(x))
             case loop.Const():
@@ -218,4 +218,6 @@ def rename(body: Value, axis: dict[int, int]) -> Value:
                 made[v] = loop.Pivot(recipe, axis.get(a, a), made[s])
             case loop.Channel(recipe, a, s, x):
                 made[v] = loop.Channel(recipe, axis.get(a, a), made[s], made[x])
+            case _:      # a leaf of a later IR
+                made[v] = v
     return made[body]

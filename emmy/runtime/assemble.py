@@ -12,8 +12,6 @@ from emmy.tune.features import Census, operations
 if TYPE_CHECKING:
     from emmy.pipeline import Program
 
-STATIC_SHARED = 48 << 10     # bytes of shared memory that need no opting in
-
 
 def assemble(program: Program) -> Plan:
     """The plan: buffers, launches in order (none for an empty output), and the CUDA text."""
@@ -50,6 +48,5 @@ def launch(kernel: object, tiled: tile.Kernel, program: Program) -> Launch:
 
     assert isinstance(kernel, Kernel) and tiled.schedule is not None
     scheduled = program.choice.scheduled[tiled.name]
-    shared = sum(b.length * b.element.bytes for b in kernel.shared)
-    return Launch(kernel.name, tuple(b.name for b in kernel.parameters), kernel.grid, kernel.block, shared if shared > STATIC_SHARED else 0,
-                  scheduled.identity, str(tiled.schedule.row), int(Census(tiled).dram()), float(operations(tiled)), scheduled.seconds * 1e6)
+    return Launch(kernel.name, tuple(t.name for t in (*tiled.tensors, tiled.output)), kernel.grid, kernel.block, kernel.dynamic_shared_bytes,
+                  scheduled.identity, str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6)

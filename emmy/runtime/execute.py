@@ -30,7 +30,17 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
             check(plan.buffer(name), x)
         arrays = on_numpy(program, arguments(program, tensors))
         results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
+    results = tuple(map(restride, results, program.captured.strides))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def restride(x: Any, strides: Sequence[int]) -> Any:
+    """`x` with the strides that eager gives the result."""
+    if tuple(x.stride()) == tuple(strides):
+        return x
+    import torch
+
+    return torch.empty_strided(tuple(x.shape), tuple(strides), dtype=x.dtype, device=x.device).copy_(x)
 
 
 def check(buffer: Any, x: Any) -> None:
@@ -61,12 +71,12 @@ def on_simulator(program: Program, arrays: Arrays) -> Arrays:
 
     memory = {name: x.reshape(-1).copy() for name, x in arrays.items()}
     plan = program.plan
-    launched = {x.kernel for x in plan.launches}
+    launches = {x.kernel: x for x in plan.launches}
     for b in plan.of("output", "workspace"):
         memory[b.name] = np.zeros(prod(b.shape), b.element.numpy)
     for kernel in program.kernels:
-        if kernel.name in launched:
-            simulate(kernel, {p.name: memory[p.name] for p in kernel.parameters})
+        if kernel.name in launches:
+            simulate(kernel, {p.name: memory[name] for p, name in zip(kernel.parameters, launches[kernel.name].arguments, strict=True)})
     return {name: memory[name].reshape(plan.buffer(name).shape) for name in plan.outputs}
 
 

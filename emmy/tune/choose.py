@@ -13,7 +13,7 @@ from emmy.errors import EmmyError
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.lower import loop_to_tile
-from emmy.tune.features import features
+from emmy.tune.features import Census, features
 from extract import cost, hardware, partition
 
 
@@ -71,7 +71,8 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
 def best(kernel: tile.Kernel, identity: str, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> Scheduled:
     """The kernel with the row of least predicted time; ties go to the first spelling."""
     legal = schedules(kernel, target, math, pins, extra)
-    priced = [(cost.seconds(features(kernel, s), gpu), k) for k, s in enumerate(legal)]
+    census = Census(kernel)
+    priced = [(cost.seconds(features(census, s), gpu), k) for k, s in enumerate(legal)]
     seconds, k = min(priced)
     return Scheduled(kernel.replace(schedule=legal[k]), seconds, identity)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
+from functools import cache, cached_property
 from math import ceil, prod
 
 from emmy.ir import loop_ir as loop
@@ -26,6 +26,7 @@ class Census:
         self.extents = kernel.extents
         self.tensors = {t.name: t for t in kernel.tensors}
         self.free = tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result))
+        self.dram = sum(self.touched().values()) + prod(kernel.output.shape) * kernel.output.element.bytes
 
     def size(self, axes: Iterable[int]) -> int:
         return prod(self.extents[a] for a in set(axes))
@@ -39,43 +40,45 @@ class Census:
                 out[v.tensor] = max(out.get(v.tensor, 0), min(prod(t.shape), self.size(self.free[v])) * t.element.bytes)
         return out
 
-    def dram(self) -> float:
-        return sum(self.touched().values()) + prod(self.kernel.output.shape) * self.kernel.output.element.bytes
+    @cache  # noqa: B019  a census lives as long as the choice of one kernel's row
+    def slots(self, roots: tuple[Value, ...], *always: int) -> float:
+        """Instruction slots of all threads for `roots`, each value once for each setting of its axes and of `always`; folds below are not entered."""
+        return sum(slots(v) * self.size(self.free[v] | set(always)) for v in loop.walk(roots))
 
-    def flops(self, roots: Iterable[Value]) -> Counter[frozenset[int]]:
-        """Instruction slots below `roots`, by the axes they depend on; folds below are not entered."""
-        out: Counter[frozenset[int]] = Counter()
-        for v in loop.walk(tuple(roots)):
-            out[self.free[v]] += OPERATORS[v.op].flops if isinstance(v, loop.Apply) else 1 if isinstance(v, loop.Load | loop.Cast | loop.Round) else 0   # type: ignore[assignment]
-        return out
+    @cache  # noqa: B019
+    def loads(self, roots: tuple[Value, ...]) -> list[loop.Load]:
+        return [v for v in loop.walk(roots) if isinstance(v, loop.Load)]
 
-    def slots(self, roots: Iterable[Value], *always: int) -> float:
-        """Slots of all threads for `roots`, each value once for each setting of its axes and of `always`."""
-        return sum(n * self.size(axes | set(always)) for axes, n in self.flops(roots).items())
-
-    def loads(self, roots: Iterable[Value]) -> list[loop.Load]:
-        return [v for v in loop.walk(tuple(roots)) if isinstance(v, loop.Load)]
+    @cache  # noqa: B019
+    def stride(self, load: loop.Load, axis: int) -> int | None:
+        return stride(self.tensors[load.tensor], load.point, axis)
 
     def sectors(self, load: loop.Load, lane: int, width: int) -> float:
         """Bytes that one element of a load moves when neighbouring threads are neighbours along axis `lane`."""
-        t = self.tensors[load.tensor]
-        step = stride(t, load.point, lane)
-        bytes_ = t.element.bytes
+        step, size = self.stride(load, lane), self.tensors[load.tensor].element.bytes
         if step == 0:
-            return bytes_ / 8
-        return bytes_ if step is not None and abs(step) * bytes_ <= bytes_ * max(width, 1) else min(SECTOR, bytes_ * abs(step or SECTOR))
+            return size / 8
+        return size if step is not None and abs(step) <= max(width, 1) else min(SECTOR, size * abs(step or SECTOR))
+
+    @cached_property
+    def levels(self) -> list[list[tile.Fold]]:
+        return levels(self.kernel)
 
 
-def features(kernel: tile.Kernel, schedule: tile.Schedule) -> Features:
-    """The features of `kernel` under `schedule`."""
-    census = Census(kernel)
+def slots(v: Value) -> float:
+    """Instruction slots of one value."""
+    return OPERATORS[v.op].flops if isinstance(v, loop.Apply) else 1 if isinstance(v, loop.Load | loop.Cast | loop.Round) else 0
+
+
+def features(census: Census, schedule: tile.Schedule) -> Features:
+    """The features of the census' kernel under `schedule`."""
     return {"map": _map, "fold": _fold, "contraction": _contraction, "twist": _twist}[schedule.form](census, schedule)
 
 
 def operations(kernel: tile.Kernel) -> float:
     """Scalar operations of the kernel's form, each value once for each setting of its axes: the work no schedule avoids."""
     census = Census(kernel)
-    return census.slots([kernel.result]) + sum(census.slots(f.lifts) + fold_slots(census, f) for f in kernel.folds)
+    return census.slots((kernel.result,)) + sum(census.slots(f.lifts) + fold_slots(census, f) for f in kernel.folds)
 
 
 def fold_slots(census: Census, f: tile.Fold) -> float:
@@ -96,41 +99,41 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
     kernel, width = census.kernel, _width(schedule.row)
     outer = kernel.outer
     elements = census.size(outer)
-    slots = census.slots([kernel.result], *outer) + 2 * elements / width
-    loads = [(v, census.size(census.free[v] | set(outer))) for v in census.loads([kernel.result])]
+    work = census.slots((kernel.result,), *outer) + 2 * elements / width
+    loads = [(v, census.size(census.free[v] | set(outer))) for v in census.loads((kernel.result,))]
     steps = 1.0
     for f in kernel.folds:
         scope = set(outer) | f.span | {f.axis}
-        slots += census.slots(f.lifts, *outer, f.axis) + (16 if f.kind == "twist" else 2) * len(f.lifts) * census.size(scope)
+        work += census.slots(f.lifts, *outer, f.axis) + (16 if f.kind == "twist" else 2) * len(f.lifts) * census.size(scope)
         loads += [(v, census.size(census.free[v] | set(outer) | {f.axis})) for v in census.loads(f.lifts)]
         steps += census.size((f.span | {f.axis}) - set(outer)) / 4
     lane = outer[-1] if outer else -1
     l1 = sum(n * census.sectors(v, lane, width) for v, n in loads)
     blocks = ceil(elements / width / schedule.row.threads)
     access = min(16, width * min((t.element.bytes for t in (*kernel.tensors, kernel.output)), default=4))
-    return Features(census.dram(), min(l1, census.dram() + l1 / 2), l1, slots, 0, max(blocks, 1), schedule.row.threads, 24 + 4 * width, 0, steps, 0, access)
+    return Features(census.dram, min(l1, census.dram + l1 / 2), l1, work, 0, max(blocks, 1), schedule.row.threads, 24 + 4 * width, 0, steps, 0, access)
 
 
 def _fold(census: Census, schedule: tile.Schedule) -> Features:
     kernel, row, width = census.kernel, schedule.row, _width(schedule.row)
     group = 32 if row.reduce == "warp" else row.threads
     rows = census.size(schedule.rows)
-    slots = census.slots([kernel.result], *kernel.outer)
-    l1 = sum(census.size(census.free[v] | set(schedule.rows)) * census.sectors(v, schedule.columns[-1] if schedule.columns else -1, width) for v in census.loads([kernel.result]))
+    work = census.slots((kernel.result,), *kernel.outer)
+    l1 = sum(census.size(census.free[v] | set(schedule.rows)) * census.sectors(v, schedule.columns[-1] if schedule.columns else -1, width) for v in census.loads((kernel.result,)))
     steps = ceil(census.size(schedule.columns) / (group * width)) * 0.5
     joins = 0.0
-    for level in levels(kernel):
+    for level in census.levels:
         steps += max(ceil(kernel.extents[f.axis] / (group * width)) for f in level)
         joins += len(level) * (1.0 if row.reduce == "warp" else 2.0)
     for f in kernel.folds:
         nested = not f.span <= set(kernel.outer)
         lanes = f.axis if not nested else -1
-        slots += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + group * 8 * rows * (len(f.lifts) * (12 if f.kind == "twist" else 1))
+        work += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + group * 8 * rows * (len(f.lifts) * (12 if f.kind == "twist" else 1))
         l1 += sum(census.size(census.free[v] | set(schedule.rows) | {f.axis}) * census.sectors(v, lanes, width) for v in census.loads(f.lifts))
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     per_block = row.threads // 32 if row.reduce == "warp" else 1
     bytes_ = min((t.element.bytes for t in (*kernel.tensors, kernel.output)), default=4)
-    return Features(census.dram(), max(census.dram(), l1 / 2), l1, slots, 0, ceil(rows / per_block), row.threads, 32 + 6 * width, 1024, steps, joins, min(16, width * bytes_))
+    return Features(census.dram, max(census.dram, l1 / 2), l1, work, 0, ceil(rows / per_block), row.threads, 32 + 6 * width, 1024, steps, joins, min(16, width * bytes_))
 
 
 def tiled(row: tile.Row) -> tuple[int, int, int, int, int, int]:
@@ -138,6 +141,11 @@ def tiled(row: tile.Row) -> tuple[int, int, int, int, int, int]:
     p, q = map(int, re.findall(r"\d+", row.work))
     m, n, k = map(int, re.findall(r"/f(\d+)x(\d+)/k(\d+)", row.tile)[0])
     return p, q, m, n, k, int(re.findall(r"d(\d+)", row.stage)[0])
+
+
+def atom(row: tile.Row) -> int:
+    """Instruction slots of one multiply and add."""
+    return 1 if row.tile.startswith("fma") else 2
 
 
 def _contraction(census: Census, schedule: tile.Schedule) -> Features:
@@ -151,11 +159,11 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
     folds = len(kernel.folds)
     staged = blocks * (p * fm + q * fn) * k * folds
     operand = sum(census.slots(f.lifts) for f in kernel.folds) / max(m * n * batch * k * folds, 1)
-    slots = covered * folds + staged * (4 + operand) + census.slots([kernel.result], *kernel.outer)
-    shared = covered * (1 / fm + 1 / fn) * folds * 0.75
+    work = covered * folds * atom(schedule.row) + staged * (4 + operand) + census.slots((kernel.result,), *kernel.outer)
+    shared = covered * (1 / fm + 1 / fn) * folds * 0.375
     bytes_ = max((t.element.bytes for t in kernel.tensors), default=4)
     rounds = ceil(k / depth) * (1.0 if buffers == 1 else 0.4)
-    return Features(census.dram(), max(census.dram(), staged * bytes_ / 2), staged * bytes_, slots, shared, blocks, p * q, 48 + fm * fn + 2 * (fm + fn),
+    return Features(census.dram, max(census.dram, staged * bytes_ / 2), staged * bytes_, work, shared, blocks, p * q, 48 + fm * fn + 2 * (fm + fn),
                     4 * folds * buffers * depth * (8 + p * fm + q * fn), rounds, ceil(k / depth) * 0.3, 4)
 
 
@@ -171,11 +179,11 @@ def _twist(census: Census, schedule: tile.Schedule) -> Features:
     key_tiles = ceil(j / (q * fn))
     scores = blocks * p * fm * key_tiles * q * fn
     columns = ceil(c / q) * q
-    slots = scores * (d + columns + 24 + sum(census.flops([outer.lifts[0]]).values())) + blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * 5
-    shared = scores * (d * (1 / fm + 1 / fn) + columns * (1 / fm + 1 / ceil(c / q))) * 0.75
+    work = scores * ((d + columns) * atom(schedule.row) + 24 + sum(map(slots, loop.walk(outer.lifts[:1])))) + blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * 5
+    shared = scores * (d * (1 / fm + 1 / fn) + columns * (1 / fm + 1 / ceil(c / q))) * 0.375
     staged = blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * max((t.element.bytes for t in kernel.tensors), default=4)
     bytes_ = 4 * (len(inner) * depth * (8 + p * fm + q * fn) + p * fm * (4 + q * fn) + q * fn * (4 + c))
-    return Features(census.dram(), max(census.dram(), staged / 2), staged, slots, shared, blocks, p * q, 56 + fm * fn + fm * ceil(c / q) + 2 * (fm + fn), bytes_,
+    return Features(census.dram, max(census.dram, staged / 2), staged, work, shared, blocks, p * q, 56 + fm * fn + fm * ceil(c / q) + 2 * (fm + fn), bytes_,
                     key_tiles * (ceil(d / depth) + 1.5), key_tiles * 2, 4)
 
 

@@ -10,8 +10,7 @@ from emmy.evaluate.simulate import simulate
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DTYPES, DType
 from emmy.ir.kernel_ir import Apply, Convert, Kernel, Var
-from emmy.ir.node import IRError
-from emmy.ir.operators import OPERATORS, apply, result_dtype
+from emmy.ir.operators import OPERATORS, apply
 from tests import kernels
 
 NORMAL = np.random.default_rng(0).standard_normal
@@ -75,20 +74,7 @@ def test_fma_rounds_once() -> None:
     assert (y == np.float32(2**-24)).all()
 
 
-def cases() -> list[tuple[str, DType]]:
-    out = []
-    for name, op in OPERATORS.items():
-        for d in (dt.f32, dt.f64, dt.i32, dt.i64, dt.bool_):
-            operands = (dt.bool_, d, d) if name == "select" else (d,) * op.arity
-            try:
-                result_dtype(name, operands)
-            except IRError:
-                continue
-            out.append((name, d))
-    return out
-
-
-@pytest.mark.parametrize(("op", "element"), cases(), ids=lambda v: str(v))
+@pytest.mark.parametrize(("op", "element"), kernels.operator_cases(), ids=lambda v: str(v))
 def test_operators(op: str, element: DType) -> None:
     """Arrays and scalars give the operator's own result, in its own dtype."""
     pool = np.array([-3, -1, 0, 1, 2, 7] + [np.nan, np.inf, -0.0, 0.3] * (element.kind == "float")).astype(element.numpy)

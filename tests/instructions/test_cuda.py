@@ -7,33 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from emmy.instructions import Let, LoadGlobal, StoreGlobal
 from emmy.instructions.arithmetic import constant, spell
 from emmy.instructions.resources import resources
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DTYPES, DType
-from emmy.ir.kernel_ir import Apply, Block, Convert, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Thread, Var, const
-from emmy.ir.operators import OPERATORS
+from emmy.ir.kernel_ir import Apply, Block, Convert, Element, Expr, Kernel, SharedBuffer, Thread, Var, const
 from emmy.lower.kernel_to_cuda import emit, emit_module
 from emmy.runtime.build import build
 from tests import kernels
-from tests.evaluate.test_simulate import cases
 
 F, G, N = Var("f", dt.f32), Var("g", dt.f32), Var("n", dt.i32)
-
-
-def every_operator(element: DType) -> Kernel:
-    """Each operator that takes `element`, on three inputs and a flag, and each conversion of it; one output each."""
-    flag, v = Var("flag", dt.bool_), [Var(f"v{k}", element.compute) for k in range(3)]
-    values: dict[str, Expr] = {}
-    for op, d in cases():
-        if d is element:
-            values[op] = Apply(op, (flag, v[0], v[1]) if op == "select" else tuple(v[:OPERATORS[op].arity]))
-    values |= {f"to_{d}": Convert(d, Convert(element, v[0])) for d in DTYPES.values()}
-    loads = [LoadGlobal(x, f"in{k}", Thread()) for k, x in enumerate(v)]
-    return Kernel(f"every_{element}", (*(GlobalBuffer(f"in{k}", element, 32, "read") for k in range(3)),
-        *(GlobalBuffer(f"out_{name}", e.dtype, 32, "write") for name, e in values.items())), (), (1, 1, 1), 32, (
-        *loads, Let(flag, Thread() < 7), *(StoreGlobal(f"out_{name}", Thread(), e) for name, e in values.items())))
 
 
 def big_tiles() -> Kernel:
@@ -44,7 +27,7 @@ def big_tiles() -> Kernel:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_nvcc_takes_everything(tmp_path: Path) -> None:
-    every = (*kernels.EVERY, *map(every_operator, DTYPES.values()), big_tiles())
+    every = (*kernels.EVERY, *map(kernels.every_operator, DTYPES.values()), big_tiles())
     built = build(emit_module(every), "sm_90a", cache=tmp_path)
     assert set(built.functions) == {k.name for k in every}
     assert all(r.spill_bytes == 0 and r.stack_bytes == 0 for name, r in built.functions.items() if not name.startswith("every_"))
@@ -62,7 +45,8 @@ def test_nvcc_takes_everything(tmp_path: Path) -> None:
     (Apply("max", (F, G)), "emmy_max(f, g)"), (Apply("max", (N, N)), "max(n, n)"), (Apply("exp", (Apply("neg", (F,)),)), "expf(-f)"),
     (Apply("recip", (F + G,)), "1.0f / (f + g)"), (Apply("select", (N < 3, F, G)), "n < 3 ? f : g"),
     (Apply("rsqrt", (Var("d", dt.f64),)), "rsqrt(d)"), (Apply("fma", (F, G, F)), "__fmaf_rn(f, g, f)"),
-    (Convert(dt.f32, N + 1), "(float)(n + 1)"), (Convert(dt.bf16, F + G), "__float2bfloat16_rn(f + g)"), (Convert(dt.bool_, F), "f != 0.0f"),
+    (Convert(dt.f32, N + 1), "(float)(n + 1)"), (Convert(dt.bf16, F + G), "__float2bfloat16_rn(f + g)"),
+    (Convert(dt.bool_, F), "f != 0.0f"),
     (Convert(dt.f32, Convert(dt.f16, F)), "__half2float(__float2half_rn(f))"), (Element("a", dt.f32, N * 4), "a[n * 4]"),
 ])
 def test_expressions(e: Expr, text: str) -> None:

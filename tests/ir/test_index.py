@@ -13,8 +13,8 @@ EXTENTS = (1, 3, 4, 6)
 LEAVES = st.one_of(st.builds(Pos, st.integers(0, 3)), st.builds(IxConst, st.integers(0, 7)))
 FACTORS = st.sampled_from((1, 2, 3, 4, 6, 12))
 TERMS = st.recursive(LEAVES, lambda t: st.one_of(
-    st.builds(IxAdd, t, t), st.builds(IxMul, t, st.sampled_from((-1, 2, 3, 4, 12))), st.builds(IxDiv, t, FACTORS), st.builds(IxMod, t, FACTORS)),
-    max_leaves=8)
+    st.builds(IxAdd, t, t), st.builds(IxMul, t, st.sampled_from((-1, 2, 3, 4, 12))), st.builds(IxDiv, t, FACTORS),
+    st.builds(IxMod, t, FACTORS)), max_leaves=8)
 
 
 def extent(leaf: Ix) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from emmy.ir import kernel_ir
 from emmy.ir import tile_ir as tile
+from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
+from emmy.lower.tensor_to_loop import rename
 
 
 def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
@@ -13,5 +17,30 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
 
     if kernel.schedule is None:
         raise IRError(f"kernel {kernel.name} has no schedule")
+    kernel = with_parameter_names(kernel)
     forms = {"map": elementwise.lower, "fold": fold.lower, "contraction": contraction.lower, "twist": twist_tile.lower}
+    assert kernel.schedule is not None
     return forms[kernel.schedule.form](kernel, kernel.schedule)
+
+
+def with_parameter_names(kernel: tile.Kernel) -> tile.Kernel:
+    """The kernel with its tensors named as parameters can be: identifiers that end in no digit, as every local name does, in the
+    order of `kernel.tensors` and then the output."""
+    names: dict[str, str] = {}
+    for t in (*kernel.tensors, kernel.output):
+        name = re.sub(r"\W", "_", t.name, flags=re.ASCII)
+        try:
+            kernel_ir.check_name(name)
+        except IRError:
+            name = f"p_{name}_"
+        name = f"{name}_" if name[-1].isdigit() else name
+        while name in names.values():
+            name += "_"
+        names[t.name] = name
+
+    def renamed(v: Value) -> Value:
+        return rename(v, {}, names)
+
+    folds = tuple(f.replace(lifts=tuple(map(renamed, f.lifts))) for f in kernel.folds)
+    tensors = tuple(t.replace(name=names[t.name]) for t in kernel.tensors)
+    return kernel.replace(tensors=tensors, output=kernel.output.replace(name=names[kernel.output.name]), folds=folds, result=renamed(kernel.result))

@@ -51,9 +51,9 @@ def tiling(row: tile.Row) -> Tiling:
     stage = re.fullmatch(r"d([12])/smem", row.stage)
     if not work or not cover or not stage or row.reduce:
         raise IRError(f"row {row}: a tiled form is spelled WORK=t16x16,TILE=fma_f32/f8x8/k8,STAGE=d2/smem")
-    sizes = tuple(map(int, (*work.groups(), *cover.groups()[1:], stage[1])))
-    out = Tiling(*sizes, cover[1] == "fma")
-    if min(sizes) < 1 or out.threads % 32 or out.threads > 1024:
+    down, across, rows, columns, depth, stages = map(int, (*work.groups(), *cover.groups()[1:], stage[1]))
+    out = Tiling(down, across, rows, columns, depth, stages, cover[1] == "fma")
+    if min(out[:-1]) < 1 or out.threads % 32 or out.threads > 1024:
         raise IRError(f"row {row}: {out.threads} threads; a block has whole warps, at most 32 of them")
     return out
 

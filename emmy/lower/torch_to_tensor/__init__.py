@@ -45,7 +45,8 @@ def _lower_call(call: torch_ir.Call, made: dict[torch_ir.Value, Any]) -> Any:
     where = f" ({call.source})" if call.source else ""
     if call.op not in LOWERINGS:
         near = difflib.get_close_matches(call.op, LOWERINGS, 3, 0.5) or sorted(LOWERINGS)[:3]
-        raise EmmyError(f"operator {call.op} of %{call.name}{where} is not covered", f"write it with covered operators, such as {', '.join(near)}")
+        raise EmmyError(f"operator {call.op} of %{call.name}{where} is not covered",
+                        f"write it with covered operators; the nearest by name are {', '.join(near)}")
     fn = LOWERINGS[call.op]
     kwargs = {k: _argument(v, made) for k, v in call.kwargs}
     if "op" in inspect.signature(fn).parameters:  # one function for several operators

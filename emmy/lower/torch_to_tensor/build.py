@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import reduce as fold
 from math import prod
 
+import torch
+
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ix, IxConst, Pos
 from emmy.ir.tensor_ir import Cast, Constant, Elementwise, Gather, IndexMap, IndexValue, Reduce, Shape, Tensor
 
+FROM_TORCH: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for d in dt.DTYPES.values()}
 Number = int | float | bool
 Operand = Tensor | int | float
 

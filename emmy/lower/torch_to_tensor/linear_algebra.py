@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from math import prod
 
+from emmy.errors import EmmyError
 from emmy.ir import index as ix
 from emmy.ir.index import IxConst, Pos
 from emmy.ir.tensor_ir import Shape, Tensor
@@ -27,6 +28,7 @@ from emmy.lower.torch_to_tensor.build import (
 )
 from emmy.lower.torch_to_tensor.normalisation import softmax
 from emmy.lower.torch_to_tensor.registry import lowers
+from emmy.lower.torch_to_tensor.views import pad
 
 
 def contract(dims: Shape, operands: Sequence[tuple[Tensor, Sequence[int]]], summed: int) -> Tensor:
@@ -102,7 +104,8 @@ def _einsum(out: Type, equation: str, operands: Sequence[Tensor], *, path: objec
     else:
         result = [*ellipsis, *(c for c in letters if sum(t.count(c) for t in terms) == 1)]
     order = [*result, *(c for c in [*ellipsis, *letters] if c not in result)]
-    extent = {c: broadcast_shape(*((x.shape[k],) for t, x in zip(terms, operands, strict=True) for k, d in enumerate(t) if d == c))[0] for c in order}
+    places = [(c, n) for t, x in zip(terms, operands, strict=True) for c, n in zip(t, x.shape, strict=True)]
+    extent = {c: broadcast_shape(*((n,) for d, n in places if d == c))[0] for c in order}
     values = [(convert(x, out.dtype), [order.index(c) for c in t]) for t, x in zip(terms, operands, strict=True)]
     return contract(tuple(extent[c] for c in order), values, len(order) - len(result))
 
@@ -113,13 +116,20 @@ def _ellipsis(term: str, x: Tensor) -> list[str]:
     return [f"...{k}" for k in range(count, 0, -1)]
 
 
+def _repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Grouped queries: head h reads key or value head h // group."""
+    at = [ix.div(Pos(d), heads // x.shape[-3]) if d == len(x.shape) - 3 else Pos(d) for d in range(len(x.shape))]
+    return remap(x, (*x.shape[:-3], heads, *x.shape[-2:]), at)
+
+
 @lowers("aten.scaled_dot_product_attention.default")
-def _attention(out: Type, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
-               scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+def _attention(out: Type, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+               is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
     """softmax(q k^T * scale + mask) v; a row with everything masked is 0."""
-    if enable_gqa:  # query head h reads key and value head h // group
-        k, v = (remap(t, (*t.shape[:-3], q.shape[-3], *t.shape[-2:]),
-                      [ix.div(Pos(d), q.shape[-3] // t.shape[-3]) if d == len(t.shape) - 3 else Pos(d) for d in range(len(t.shape))]) for t in (k, v))
+    if dropout_p:
+        raise EmmyError("attention with dropout is not covered", "pass dropout_p=0")
+    if enable_gqa:
+        k, v = (_repeat_heads(t, q.shape[-3]) for t in (k, v))
     query, key, value = (convert(t, out.dtype) for t in (q, k, v))
     factor: Operand = 1 / math.sqrt(q.shape[-1]) if scale is None and q.shape[-1] else scale or 1.0
     scores = mul(matmul(query, key, transposed=True), factor)
@@ -138,14 +148,13 @@ def _attention(out: Type, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | N
 
 def spatial(x: Tensor, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape, places: Shape, value: Number) -> Tensor:
     """Windows of the trailing dimensions: x[lead..., s...] as [lead..., places..., kernel...], `value` outside."""
-    from emmy.lower.torch_to_tensor.views import pad
-
     n = len(kernel)
     lead = x.shape[:len(x.shape) - n]
     need = [(p - 1) * s + (w - 1) * d + 1 for p, s, w, d in zip(places, stride, kernel, dilation, strict=True)]
     size = tuple(max(e + 2 * b, m) for e, b, m in zip(x.shape[len(lead):], padding, need, strict=True))
     padded = pad(x, (*[0] * len(lead), *padding), (*lead, *size), value)
-    at = [*map(Pos, range(len(lead))), *(ix.add(ix.mul(Pos(len(lead) + k), stride[k]), ix.mul(Pos(len(lead) + n + k), dilation[k])) for k in range(n))]
+    b = len(lead)
+    at = [*map(Pos, range(b)), *(ix.add(ix.mul(Pos(b + k), stride[k]), ix.mul(Pos(b + n + k), dilation[k])) for k in range(n))]
     return remap(padded, (*lead, *places, *kernel), at)
 
 
@@ -155,7 +164,7 @@ def tuple_of(value: int | Sequence[int], n: int) -> Shape:
     return given * n if len(given) == 1 else given
 
 
-@lowers("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+@lowers(*(f"aten.conv{n}d.{overload}" for n in (1, 2, 3) for overload in ("default", "padding")))
 def _conv(out: Type, x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
           padding: int | str | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """The sum over input channels of a group and kernel places of window times weight."""

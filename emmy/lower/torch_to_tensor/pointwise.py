@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -12,16 +13,32 @@ from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.tensor_ir import Tensor
 from emmy.ir.torch_ir import Type
-from emmy.lower.torch_to_tensor.build import Number, Operand, add, apply, broadcast, cast, constant, convert, div, mul, reshape, select, sigmoid, sub
+from emmy.lower.torch_to_tensor.build import (
+    FROM_TORCH,
+    Number,
+    Operand,
+    add,
+    apply,
+    broadcast,
+    cast,
+    constant,
+    convert,
+    div,
+    mul,
+    reshape,
+    select,
+    sigmoid,
+    sub,
+)
 from emmy.lower.torch_to_tensor.registry import lowers
-
-TORCH_TO_DTYPE: dict[torch.dtype, DType] = {getattr(torch, d.torch_name): d for d in dt.DTYPES.values()}
 
 
 def common(x: Operand, y: Operand) -> DType:
     """torch's promoted type of two operands."""
-    meta = [torch.empty((1,) * len(v.shape), dtype=getattr(torch, v.dtype.torch_name), device="meta") if isinstance(v, Tensor) else v for v in (x, y)]
-    return TORCH_TO_DTYPE[torch.result_type(*meta)]
+    def stand_in(v: Operand) -> Any:
+        return torch.empty((1,) * len(v.shape), dtype=getattr(torch, v.dtype.torch_name), device="meta") if isinstance(v, Tensor) else v
+
+    return FROM_TORCH[torch.result_type(stand_in(x), stand_in(y))]
 
 
 UNARY = {"abs": "abs", "neg": "neg", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt",
@@ -304,12 +321,13 @@ def _softsign(out: Type, x: Tensor) -> Tensor:
         "aten.float.default", "aten.copy.default")
 def _to(out: Type, x: Tensor, source: object = None, *_: object, op: str, **__: object) -> Tensor:
     """A conversion that the program asks for, to the type of the result; `copy` takes its values from the second operand."""
-    return broadcast(cast(out.dtype, source), out.shape) if op == "aten.copy.default" and isinstance(source, Tensor) else cast(out.dtype, x)
+    value = source if op == "aten.copy.default" and isinstance(source, Tensor) else x
+    return broadcast(cast(out.dtype, value), out.shape)
 
 
 @lowers("aten.contiguous.default", "aten.clone.default", "aten.detach.default", "aten.detach_.default", "aten.alias.default",
-        "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.positive.default", "aten.conj.default", "aten.resolve_conj.default",
-        "aten.resolve_neg.default")
+        "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.positive.default", "aten.conj.default",
+        "aten.resolve_conj.default", "aten.resolve_neg.default")
 def _same(out: Type, x: Tensor, **_: object) -> Tensor:
     return x
 

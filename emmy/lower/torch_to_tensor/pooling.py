@@ -30,12 +30,12 @@ def _max_pool(out: Type, x: Tensor, kernel: Sizes, stride: Sizes = (), padding: 
 
 
 @lowers("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
-def _avg_pool(out: Type, x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil_mode: bool = False, count_include_pad: bool = True,
-              divisor_override: int | None = None, *, op: str) -> Tensor:
+def _avg_pool(out: Type, x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil_mode: bool = False,
+              count_include_pad: bool = True, divisor_override: int | None = None, *, op: str) -> Tensor:
     n = int(op.removeprefix("aten.avg_pool")[0])
     padded = any(tuple_of(padding, n))
     if ceil_mode or (padded and not count_include_pad):
-        raise EmmyError("an average pool with ceil_mode, or that leaves its padding out of the count, is not covered", "pad the input explicitly")
+        raise EmmyError("an average pool with ceil_mode, or that does not count its padding, is not covered", "pad the input explicitly")
     windows = _windows(out, x, n, kernel, stride, padding, 1, 0)
     count = divisor_override or prod(tuple_of(kernel, n))
     return mul(reduce("add", windows, range(len(out.shape), len(windows.shape))), 1 / count)

@@ -27,6 +27,8 @@ from emmy.lower.torch_to_tensor.build import (
     select,
     sub,
 )
+from emmy.lower.torch_to_tensor.indexing import pick
+from emmy.lower.torch_to_tensor.normalisation import log_softmax
 from emmy.lower.torch_to_tensor.registry import lowers
 
 Dims = int | Sequence[int] | None
@@ -119,10 +121,9 @@ def variance(x: Tensor, over: Sequence[int], keepdim: bool, correction: float) -
         "aten.std_mean.default")
 def _var(out: Type, x: Tensor, dim: Dims | bool = None, unbiased: bool = True, keepdim: bool = False, *, correction: Number | None = None,
          op: str) -> Tensor | tuple[Tensor, Tensor]:
-    if isinstance(dim, bool):  # the overload without dimensions
-        dim, unbiased = None, dim
+    dims, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)  # an overload has no dimensions
     degrees = correction if correction is not None else 1 if unbiased else 0
-    value, over = convert(x, x.dtype), axes(dim, len(x.shape))
+    value, over = convert(x, x.dtype), axes(dims, len(x.shape))
     spread = variance(value, over, keepdim, degrees)
     spread = apply("sqrt", spread) if "std" in op else spread
     return (spread, mean(value, over, keepdim)) if "_mean" in op else spread
@@ -145,8 +146,8 @@ def _norm(out: Type, x: Tensor, order: Number | None = 2, dim: Dims = None, keep
         return reduce("max" if p > 0 else "min", value, over, keepdim)
     if p == 0:
         return reduce("add", cast(value.dtype, apply("ne", value, 0)), over, keepdim)
-    power = {1: value, 2: mul(value, value)}.get(p)
-    total = reduce("add", apply("pow", value, p) if power is None else power, over, keepdim)
+    powers = value if p == 1 else mul(value, value) if p == 2 else apply("pow", value, p)
+    total = reduce("add", powers, over, keepdim)
     return total if p == 1 else apply("sqrt", total) if p == 2 else apply("pow", total, 1 / p)
 
 
@@ -192,9 +193,6 @@ def _cross_entropy(out: Type, x: Tensor, target: Tensor, weight: Tensor | None =
     """-(log softmax)[target], classes on dimension 1 (0 where x is one row); the ignored count for nothing."""
     if weight is not None or label_smoothing or target.dtype.kind == "float":
         raise EmmyError("a cross entropy with class weights, label smoothing or class probabilities is not covered", "write it out")
-    from emmy.lower.torch_to_tensor.indexing import pick
-    from emmy.lower.torch_to_tensor.normalisation import log_softmax
-
     value, classes = convert(x, out.dtype), 1 if len(x.shape) > 1 else 0
     logs = log_softmax(value, classes) if op == "aten.cross_entropy_loss.default" else value
     counted = apply("ne", target, ignore_index)

@@ -14,10 +14,10 @@ Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
 
 
-def lowers(*ops: str) -> Callable[[Lowering], Lowering]:
+def lowers[F: Lowering](*ops: str) -> Callable[[F], F]:
     """Registers the function for these operators (the name with its overload, as in "aten.add.Tensor")."""
 
-    def register(fn: Lowering) -> Lowering:
+    def register(fn: F) -> F:
         LOWERINGS.update(dict.fromkeys(ops, fn))
         return fn
 

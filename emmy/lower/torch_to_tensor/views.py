@@ -88,8 +88,8 @@ def _select(out: Type, x: Tensor, dim: int, index: int) -> Tensor:
     return remap(x, out.shape, [IxConst(index % x.shape[d]) if k == d else Pos(k - (k > d)) for k in range(len(x.shape))])
 
 
-@lowers("aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes", "aten.chunk.default", "aten.tensor_split.sections", "aten.unsafe_split.Tensor",
-        "aten.tensor_split.indices", "aten.unsafe_chunk.default", "aten.hsplit.int", "aten.split_with_sizes_copy.default", "aten.split_copy.Tensor")
+@lowers("aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes", "aten.chunk.default", "aten.tensor_split.sections",
+        "aten.unsafe_split.Tensor", "aten.tensor_split.indices", "aten.unsafe_chunk.default")
 def _split(out: tuple[Type, ...], x: Tensor, _: object, dim: int = 0) -> tuple[Tensor, ...]:
     d, start, pieces = axis(dim, len(x.shape)), 0, []
     for piece in out:
@@ -177,8 +177,8 @@ def concatenate(xs: Sequence[Tensor], dim: int) -> Tensor:
 
 @lowers("aten.cat.default", "aten.concat.default", "aten.concatenate.default", "aten.hstack.default", "aten.vstack.default")
 def _cat(out: Type, xs: Sequence[Tensor], dim: int = 0, *, op: str) -> Tensor:
-    """Half types widen for the choice, exactly; the driver rounds back."""
-    kept = [cast(out.dtype.compute, cast(out.dtype, x)) for x in xs if len(x.shape) == len(out.shape)]  # torch lets an empty 1-d tensor pass
+    """Half types widen for the choice, exactly; the driver rounds back.  torch lets an empty 1-d tensor pass among others."""
+    kept = [cast(out.dtype.compute, cast(out.dtype, x)) for x in xs if len(x.shape) == len(out.shape)]
     return concatenate(kept, axis(1 if op == "aten.hstack.default" and len(out.shape) > 1 else dim, len(out.shape)))
 
 
@@ -218,7 +218,8 @@ def _pad(out: Type, x: Tensor, widths: Sequence[int], *rest: object) -> Tensor:
 
 
 @lowers("aten.slice_scatter.default")
-def _slice_scatter(out: Type, x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+def _slice_scatter(out: Type, x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
+                   step: int = 1) -> Tensor:
     """`x` with a slice replaced by `source`."""
     d = axis(dim, len(x.shape))
     first, n, length = slice(start, end, step).indices(x.shape[d])[0], x.shape[d], source.shape[d]

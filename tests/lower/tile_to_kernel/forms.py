@@ -40,7 +40,7 @@ def tensors(element: DType = dt.f32, **shapes: tuple[int, ...]) -> dict[str, til
 
 
 def kernel(body: Value, axes: tuple[int, ...], extents: dict[int, int], sources: dict[str, tile.Tensor], element: DType = dt.f32,
-           name: str = "k") -> tile.Kernel:
+           name: str = "form") -> tile.Kernel:
     """`body` at every point of `axes`, stored as tensor "out"."""
     return loop_to_tile.kernel(name, body, tile.Tensor("out", tuple(extents[a] for a in axes), element), axes, extents, sources)
 

@@ -1,0 +1,168 @@
+"""What is an input, a weight or a constant; the names they get; and the errors."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from emmy.capture.dynamo import backend
+from emmy.capture.export import Captured, capture
+from emmy.capture.snippet import capture_file, capture_snippet
+from emmy.errors import EmmyError
+from emmy.evaluate.reference import evaluate_torch
+from emmy.ir import torch_ir
+
+
+def results(captured: Captured) -> list[torch.Tensor]:
+    return evaluate_torch(captured.program, captured.tensors)
+
+
+def test_text_of_a_snippet() -> None:
+    captured = capture_snippet("nn.RMSNorm(16)(torch.randn(1, 4, 16))")
+    assert torch_ir.print_program(captured.program) == (
+        'torch {\n'
+        '  %weight = load("weight") : f32[16]\n'
+        '  %x0 = input("x0") : f32[1, 4, 16]\n'
+        '  %rms_norm = aten.rms_norm.default(%x0, [16], %weight) : f32[1, 4, 16]  # <snippet>:1: nn.RMSNorm(16)(torch.randn(1, 4, 16))\n'
+        '  return %rms_norm\n'
+        '}\n')
+
+
+@pytest.mark.parametrize(("source", "inputs", "weights"), [
+    ("x = torch.randn(3); y = torch.tensor(2.); x * y", ["x", "y"], []),
+    ("a, b = torch.rand(2), torch.rand(2); a + b", ["a", "b"], []),
+    ("torch.rand(2) + torch.rand(2)", ["x0", "x1"], []),
+    ("x = torch.randn(3); y = x * torch.arange(3) + torch.zeros(3)", ["x"], []),
+    ("x = torch.randn(3).bfloat16(); x.exp()", ["x"], []),
+    ("w = nn.Parameter(torch.randn(3)); torch.randn(3) * w", ["x0"], ["w"]),
+    ("nn.Linear(3, 4)(torch.randn(3))", ["x0"], ["weight", "bias"]),
+    ("fc = nn.Linear(3, 3); x = torch.randn(3); y = fc(nn.Linear(3, 3)(x))", ["x"],
+     ["fc.weight", "fc.bias", "linear.weight", "linear.bias"]),
+    ("nn.Linear(3, 3)(nn.Linear(3, 3)(torch.randn(3)))", ["x0"],
+     ["linear.weight", "linear.bias", "linear_1.weight", "linear_1.bias"]),
+    ("nn.Sequential(nn.Linear(3, 4), nn.ReLU())(torch.randn(3))", ["x0"], ["0.weight", "0.bias"]),
+    ("nn.Linear(3, 4).bfloat16()(torch.randn(3, dtype=torch.bfloat16))", ["x0"], ["weight", "bias"]),
+    ("class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.fc = nn.Linear(3, 3)\n"
+     "        self.w = nn.Parameter(torch.randn(3))\n"
+     "    def forward(self, x):\n        return self.fc(x) * self.w\nM()(torch.randn(3))", ["x0"], ["fc.weight", "fc.bias", "w"]),
+    ("xs = [torch.randn(2) for _ in range(3)]; sum(xs)", ["x0", "x1", "x2"], []),
+])
+def test_names(source: str, inputs: list[str], weights: list[str]) -> None:
+    captured = capture_snippet(source)
+    assert list(captured.inputs) == inputs and sorted(captured.weights) == sorted(weights)
+    assert {i.target for i in captured.program.inputs} == {*inputs, *weights, *captured.constants}
+
+
+def test_replay_computes_what_the_snippet_does() -> None:
+    source = "x = torch.randn(3, 4); fc = nn.Linear(4, 4); h = fc(x)\nfor _ in range(2):\n    h = F.gelu(fc(h)) + x\nh, h.sum()"
+    scope = {"torch": torch, "nn": nn, "F": nn.functional}
+    torch.manual_seed(0)
+    exec(source.replace("\nh, h.sum()", ""), scope)
+    both = results(capture_snippet(source))
+    torch.testing.assert_close(both[0], scope["h"].detach())
+    torch.testing.assert_close(both[1], scope["h"].detach().sum())
+
+
+@pytest.mark.parametrize(("source", "message"), [
+    ("torch.randn(3", r"line 1: .*\n.*\n +\^"),
+    ("torch.randn(3) @ torch.randn(4)", "RuntimeError.*\n.*<snippet>:1"),
+    ("torch.randn(3).shape", "is Size|is int"),
+    ("3", "is int, not a tensor"),
+    ("", "no result"),
+    ("x = torch.randn(3)\nif x.sum() > 0:\n    x = -x\nx", "(?i)data"),
+    ("x = torch.randn(3); x.add_(1)", "writes to its input x"),
+    ("torch.randn(3, dtype=torch.complex64)", "unsupported dtype torch.complex64"),
+    ("import nowhere_to_be_found\ntorch.randn(3)", "nowhere_to_be_found"),
+])
+def test_errors_name_the_fault(source: str, message: str) -> None:
+    with pytest.raises(EmmyError, match=message) as raised:
+        capture_snippet(source)
+    assert raised.value.remedy
+
+
+FILE = """
+import torch
+from torch import nn
+
+def helper(x):
+    return x * 2
+
+def alone():
+    x = torch.randn(4)
+    return helper(x) + nn.Linear(4, 4)(x)
+
+def get_inputs():
+    return [torch.rand(2, 4)]
+
+def get_init_inputs():
+    return [4]
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.fc = nn.Linear(n, 3)
+
+    def forward(self, x):
+        return torch.relu(self.fc(x))
+"""
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(FILE)
+    captured = capture_file(f"{path}:Model")
+    assert list(captured.inputs) == ["x"] and sorted(captured.weights) == ["fc.bias", "fc.weight"] and results(captured)[0].shape == (2, 3)
+    path.write_text(FILE.replace("get_", "no_"))
+    captured = capture_file(f"{path}:alone")
+    assert list(captured.inputs) == ["x"] and sorted(captured.weights) == ["bias", "weight"]
+    assert "model.py:10: return helper(x)" in torch_ir.print_program(captured.program)
+    for spec, message in ((f"{path}:none", "defines no none"), (f"{path}:Model", "no example inputs"), ("nothing.py:f", "no file"),
+                          ("f", "FILE.py:NAME")):
+        with pytest.raises(EmmyError, match=message):
+            capture_file(spec)
+
+
+def test_module_inputs_are_named_after_forward() -> None:
+    class M(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return a + 1, b
+
+    captured = capture(M(), (torch.randn(2), torch.randn(3)))
+    assert list(captured.inputs) == ["a", "b"] and captured.strides == ((1,), (1,))
+
+
+def test_torch_ir_keeps_what_python_confuses() -> None:
+    program = capture_snippet("x = torch.randn(2); (x + 1, x + 1.0, x + True, x * -0.0)").program
+    text = torch_ir.print_program(program)
+    assert torch_ir.parse(text) is program and "1)" in text and "1.0)" in text and "True)" in text and "-0.0)" in text
+    with pytest.raises(ValueError, match="line 2, column 23: %y is not defined"):
+        torch_ir.parse("torch {\n  %a = aten.f.default(%y) : f32[]\n return %a\n}")
+
+
+def test_torch_compile_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_captured(captured: Captured):  # type: ignore[no-untyped-def]
+        def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(evaluate_torch(captured.program, {**captured.tensors, **dict(zip(captured.inputs, tensors, strict=True))}))
+
+        return run
+
+    pipeline = types.ModuleType("emmy.pipeline")
+    pipeline.compile_captured = compile_captured  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "emmy.pipeline", pipeline)
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval()
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend=backend, dynamic=False)(x), model(x))
+
+    def writes(x: torch.Tensor) -> torch.Tensor:
+        x.add_(x.flip(0))
+        return x.sum(1)
+
+    a, b = x.clone(), x.clone()
+    torch.testing.assert_close(torch.compile(writes, backend=backend, dynamic=False)(a), writes(b))
+    torch.testing.assert_close(a, b)
