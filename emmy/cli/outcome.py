@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from emmy.errors import EmmyError
 from emmy.evaluate.error import Error, compare, tolerance
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from emmy.pipeline import Program
     from emmy.runtime.bundle import Bundle
 
-SIMULATED = 20_000_000      # thread-statements that the simulator runs unasked: about a minute
+SIMULATED = 100_000_000     # thread-statements that the simulator runs unasked: a minute or two
 
 
 class Result(NamedTuple):
@@ -100,8 +101,10 @@ def on_cpu(program: Program, simulate: bool, force: bool, out: Console) -> Outco
     plan, arrays = program.plan, execute.arguments(program)
     if simulate:
         expect(program.kernels, force, out)
-        with out.status(f"simulating {', '.join(k.name for k in program.kernels)}"):
-            found = execute.on_simulator(program, arrays)
+        from rich.progress import track
+
+        kernels = track(program.kernels, "simulating kernels", console=out, transient=True)
+        found = execute.on_simulator(cast("Program", SimpleNamespace(plan=plan, kernels=kernels)), arrays)
     else:
         found = execute.on_numpy(program, arrays)
     outputs = {name: to_torch(x, plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name, x in found.items()}
@@ -115,7 +118,7 @@ def expect(kernels: Sequence[Kernel], force: bool, out: Console) -> None:
     if work > SIMULATED and not force:
         raise EmmyError(f"the simulator would run {work:.1e} thread-statements, more than {SIMULATED:.0e}",
                         "take smaller inputs or --device numpy, or add --force and wait")
-    if work > SIMULATED / 4:
+    if work > SIMULATED / 10:
         out.print(f"simulating {work:.1e} thread-statements takes a while")
 
 

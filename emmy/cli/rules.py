@@ -13,7 +13,7 @@ from emmy.errors import EmmyError
 
 
 class Rule(NamedTuple):
-    """A rule of the rulebook: its ruleset is `phase`-`kind`, and `says` is the comment above it, or the rewrite itself."""
+    """A rule of the rulebook: its ruleset is `phase`-`kind`, and `says` is the comment right above it, or else the rule itself."""
 
     name: str
     file: str
@@ -35,11 +35,11 @@ def read(file: str, text: str) -> Iterator[Rule]:
     for command in commands(text):
         if command.startswith(";"):
             comment.append(command.lstrip("; ").strip())
-        elif not command:
-            comment = []
-        elif named := re.search(r':ruleset\s+(\w+)-(\w+)\s+:name\s+"([^"]+)"', command):
+            continue
+        if named := re.search(r':ruleset\s+(\w+)-(\w+)\s+:name\s+"([^"]+)"', command):
             phase, kind, name = named.groups()
-            yield Rule(name, file, phase, kind, " ".join(comment) or rewrite(command))
+            yield Rule(name, file, phase, kind, " ".join(comment) or shortened(command))
+        comment = []
 
 
 def commands(text: str) -> Iterator[str]:
@@ -59,12 +59,12 @@ def commands(text: str) -> Iterator[str]:
                 yield ""
 
 
-def rewrite(command: str) -> str:
-    """A rewrite as "left = right"; "" for another command."""
-    if not command.startswith("(rewrite "):
-        return ""
-    sides = [part for part in parts(command[len("(rewrite "):]) if not part.startswith(":")]
-    return " = ".join(" ".join(side.split()) for side in sides[:2])
+def shortened(command: str) -> str:
+    """A rewrite as "left = right", a rule as "premises => actions"."""
+    kind, left, right, *_ = parts(command[1:])
+    sign = "=" if kind == "rewrite" else "=>"
+    left, right = (" ".join((side if kind == "rewrite" else side[1:-1]).split()) for side in (left, right))
+    return f"{left} {sign} {right}"
 
 
 def parts(text: str) -> Iterator[str]:

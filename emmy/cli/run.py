@@ -80,10 +80,9 @@ def run_bundle(path: Path, device: str | None, compiled: bool) -> Outcome:
 
 def show(outcome: Outcome, out: Console) -> None:
     """The errors, the kernels, and the times."""
-    verdict = "right" if outcome.correct else "WRONG"
     for name, result in outcome.results.items():
         beside = f", eager's is {result.eager.relative:.2e}" if result.eager else ""
-        out.print(f"{name}: {verdict if result.right == outcome.correct else 'right'}, relative error {result.error.relative:.2e} against float64{beside} "
+        out.print(f"{name}: {'right' if result.right else 'WRONG'}, relative error {result.error.relative:.2e} against float64{beside} "
                   f"(tolerance {result.tolerance:g})", markup=False, soft_wrap=True)
     out.print(table(outcome))
     total = f"device {outcome.device}: {len(outcome.kernels)} kernel{'s' * (len(outcome.kernels) != 1)}, predicted {sum(k.launch.predicted_us for k in outcome.kernels):.2f} µs"
