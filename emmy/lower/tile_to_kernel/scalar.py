@@ -165,10 +165,7 @@ class Emitter:
 
     def initial(self, fold: tile.Fold) -> tuple[Var, ...]:
         """Mutable variables that hold the fold's neutral state."""
-        if fold.kind == "twist":
-            return tuple(self.declare("s", e) for e in twist.initial(tuple(x.dtype for x in fold.lifts)))
-        dtype = fold.lifts[0].dtype
-        return (self.declare("s", const(dtype, unit(fold.recipe, dtype))),)
+        return tuple(self.declare("s", e) for e in neutral(fold))
 
     def accumulate(self, fold: tile.Fold, state: tuple[Var, ...], elements: list[tuple[Expr, ...]]) -> None:
         """Fold some elements into the state."""
@@ -217,6 +214,14 @@ class Emitter:
         for load, array in arrays.items():
             inner.values[load] = Element(array, load.element.compute, lane)
         return inner
+
+
+def neutral(fold: tile.Fold) -> tuple[Expr, ...]:
+    """The state of a fold over no elements."""
+    if fold.kind == "twist":
+        return twist.initial(tuple(x.dtype for x in fold.lifts))
+    dtype = fold.lifts[0].dtype
+    return (const(dtype, unit(fold.recipe, dtype)),)
 
 
 def affine(x: Ix) -> tuple[dict[Ix, int], int]:
