@@ -16,8 +16,10 @@ from emmy.lower.tile_to_kernel.scalar import stride
 
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
-            "FitsRegisters": "more registers than the register file holds", "Divides": "its width does not divide the axis it runs along or is too wide for its elements, or its threads do not share out its tile in whole warps"}
-FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction", "TwistForm": "twist"}
+            "FitsRegisters": "more registers than the register file holds", "Divides": "its width does not divide the axis it runs along or is too wide for its elements, or its threads do not share out "
+                       "its tile in whole warps"}
+FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
+         "TwistForm": "twist"}
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow")
 
 
@@ -46,8 +48,9 @@ def options(pins: tile.Row) -> list[str]:
     out = [f"(ThreadsOption {t})" for t in re.findall(r"^t(\d+)$", pins.work)]
     out += [f"(WarpsOption {w})" for w in re.findall(r"^w(\d+)$", pins.work)]
     out += [f"(WidthOption {v})" for v in re.findall(r"^v(\d+)$", pins.tile)]
-    out += [f"(TransposeOption {t} {' '.join(sides)})" for t in re.findall(r"^t(\d+)$", pins.work) for sides in re.findall(r"^(\d+)x(\d+)$", pins.tile)]
-    out += [f"(CrossOption {d} {l})" for d, l in re.findall(r"^t(\d+)x(\d+)$", pins.work)]
+    row = f"{pins.work} {pins.tile}"
+    out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
+    out += [f"(CrossOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
@@ -80,7 +83,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})", f"(Elements {prod(n for _, n in kernel.axes)})",
             f"(OutputBytes {kernel.output.element.bytes})", f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
-            f"(set (FoldCount) {len(kernel.folds)})", f"(set (StateBytes) {sum(x.dtype.bytes for f in kernel.folds if f.name in top for x in f.lifts)})"]
+            f"(set (FoldCount) {len(kernel.folds)})",
+            f"(set (StateBytes) {sum(x.dtype.bytes for f in kernel.folds if f.name in top for x in f.lifts)})"]
     out += load_facts(kernel, free)
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})

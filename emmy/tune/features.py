@@ -12,8 +12,8 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS
 from emmy.lower.tile_to_kernel.cross import rounds
-from emmy.lower.tile_to_kernel.scalar import stride
 from emmy.lower.tile_to_kernel.fold import levels
+from emmy.lower.tile_to_kernel.scalar import stride
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -158,8 +158,8 @@ def _transpose(census: Census, schedule: tile.Schedule) -> Features:
     l2 = sum(moved * (1 + SECTOR / (side * size)) for moved, side, size in lines)
     work = census.slots((kernel.result,), *kernel.outer) + elements * (len(staged) * 4 + 4 / width)
     bytes_ = sum(n * (m * v.element.bytes + max(v.element.bytes, 4)) for v in staged)
-    return Features(census.dram, l2, staged_bytes + direct_bytes, work, shared, blocks, row.threads, 32 + 3 * m * n // row.threads, bytes_, 1, 1,
-                    min(16, width * out))
+    registers = 32 + 3 * m * n // row.threads
+    return Features(census.dram, l2, staged_bytes + direct_bytes, work, shared, blocks, row.threads, registers, bytes_, 1, 1, min(16, width * out))
 
 
 def _cross(census: Census, schedule: tile.Schedule) -> Features:
@@ -173,7 +173,8 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
     steps, joins, shared = ceil(columns / down) * 0.25 if schedule.columns else 0.0, 0.0, 0.0
     for level in census.levels:
         for f in level:
-            every = schedule.columns or level is not census.levels[-1]      # all threads merge what the threads of a lane have left, or the first only
+            # all threads of a lane merge what they have left, or the first does
+            every = schedule.columns or level is not census.levels[-1]
             reads = blocks * across * width * down * (down if every else 1) * len(f.lifts) * (down > 1)
             shared += reads
             work += reads * (12 if f.kind == "twist" else 1)
@@ -189,8 +190,8 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
     states = sum(x.dtype.bytes for level in census.levels for f in level for x in f.lifts)
     registers = min(32 + 8 * width, 65536 // row.threads if row.threads < 1024 else 32)
     written = prod(kernel.output.shape) * kernel.output.element.bytes
-    return Features(census.dram, max(census.dram, l1 + written), l1, work, shared, blocks, row.threads, registers, states * down * across * width, steps, joins,
-                    min(16, width * bytes_ * 2))
+    return Features(census.dram, max(census.dram, l1 + written), l1, work, shared, blocks, row.threads, registers,
+                    states * down * across * width, steps, joins, min(16, width * bytes_ * 2))
 
 
 def tiled(row: tile.Row) -> tuple[int, int, int, int, int, int]:
