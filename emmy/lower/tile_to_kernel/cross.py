@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from math import prod
+from math import gcd, prod
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For
@@ -189,7 +189,7 @@ def leave(scope: Emitter, run: Run, fold: tile.Fold, arrays: list[str], threads:
     buffers = [SharedBuffer(scope.name("part"), x.dtype, threads * run.width) for x in fold.lifts]
     shared += buffers
     for array, b in zip(arrays, buffers, strict=True):
-        step = min(run.width, VECTOR_BYTES // b.element.bytes)
+        step = gcd(run.width, VECTOR_BYTES // b.element.bytes)
         scope.emit(*(StoreSharedVector(b.name, Thread() * run.width + k, array, k, step) for k in range(0, run.width, step)))
     return buffers
 
@@ -200,7 +200,7 @@ def join(scope: Emitter, run: Run, fold: tile.Fold, buffers: list[SharedBuffer],
     def read(to: Emitter, stem: str, thread: Expr) -> list[str]:
         arrays = [to.name(stem) for _ in buffers]
         for array, b in zip(arrays, buffers, strict=True):
-            step = min(run.width, VECTOR_BYTES // b.element.bytes)
+            step = gcd(run.width, VECTOR_BYTES // b.element.bytes)
             to.emit(DeclareArray(array, b.element, run.width, None))
             to.emit(*(LoadSharedVector(array, k, b.name, thread * run.width + k, step) for k in range(0, run.width, step)))
         return arrays

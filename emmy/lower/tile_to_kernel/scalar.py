@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap, Counter
 from collections.abc import Iterable
 from itertools import count
+from math import gcd
 
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
@@ -202,7 +203,7 @@ class Emitter:
                 offset = first.offset(v.tensor, v.point)
                 arrays[v] = self.name("x")
                 self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None))
-                step = min(width, VECTOR_BYTES // v.element.bytes)
+                step = gcd(width, VECTOR_BYTES // v.element.bytes)
                 for k in range(0, width, step):
                     self.emit(LoadGlobalVector(arrays[v], k, v.tensor, offset + k, step))
         return arrays

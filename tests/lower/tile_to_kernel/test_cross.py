@@ -124,6 +124,14 @@ def test_rows_of_negative_infinity_are_not_a_number() -> None:
     np.testing.assert_array_equal(out[:, 3], [0] * 39 + [1])
 
 
+def test_three_neighbours() -> None:
+    """A width that is no width of a vector access: runs are read one by one."""
+    t = tensors(x=(70, 36), y=(70, 36))
+    body = op("add", load(t, "y", S, C), loop.Reduce("max", R, load(t, "x", R, C)))
+    x = values(t)
+    check(body, (S, C), {C: 36, R: 70, S: 70}, t, "WORK=t8x32,TILE=v3,REDUCE=cross", x["y"] + x["x"].max(0), (S,))
+
+
 def test_half_types_are_folded_in_fp32() -> None:
     t = tensors(dt.bf16, x=(70, 48))
     k = kernel(loop.Round(dt.bf16, total(R, load(t, "x", R, C))), (C,), {C: 48, R: 70}, t, dt.bf16)
