@@ -59,8 +59,8 @@ def show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-            version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")] = False) -> None:
+def before(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+           version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")] = False) -> None:
     """Options that come before the command."""
 
 

@@ -52,12 +52,13 @@ def run_program(file: str | None, snippet: str | None, device: str | None, targe
     from emmy.cli import outcome
 
     options.check(target or options.DEFAULT_TARGET, math, knobs, rules)
-    if device is None and not outcome.gpu_is_there():
-        out.print("no GPU here: running on the NumPy device")
-        device = "numpy"
-    if device in (None, "cuda"):
+    alone = device is None and not outcome.gpu_is_there()
+    if device in (None, "cuda") and not alone:
         return outcome.on_cuda(options.program(snippet, file, outcome.gpu_target(target), math, knobs, rules))
     program = options.program(snippet, file, target, math, knobs, rules)
+    _ = program.plan
+    if alone:
+        out.print("no GPU here: running on the NumPy device")
     return outcome.on_cpu(program, device == "simulate", force, out)
 
 
