@@ -67,8 +67,8 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def python(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *map(str, words)], cwd=ROOT, capture_output=True, text=True)
+def shell(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
 
 
 # -- the command itself ---------------------------------------------------------------------------------------------
@@ -83,21 +83,21 @@ sys.argv = ["emmy", "--help"]
 try: main()
 except SystemExit: pass
 print(time.perf_counter() - start, *sorted({"torch", "egglog", "numpy", "emmy.pipeline"} & sys.modules.keys()), sep="\\n")"""
-    runs = [python(code).stdout.splitlines() for _ in range(3)]
+    runs = [shell(sys.executable, "-c", code).stdout.splitlines() for _ in range(3)]
     words = runs[0]
     assert all(any(command in line for line in words) for command in ("compile", "run", "canon", "build", "rules", "explain"))
     assert min(float(lines[-1]) for lines in runs) < 0.5, "and the last line is the time, so that no module follows it"
 
 
 def test_module_entry_point() -> None:
-    done = subprocess.run([sys.executable, "-m", "emmy", "compile", "-c", "torch.randn(", "--ir", "torch"], cwd=ROOT, capture_output=True, text=True)
+    done = shell(sys.executable, "-m", "emmy", "compile", "-c", "torch.randn(", "--ir", "torch")
     assert (done.returncode, done.stdout) == (2, "")
     assert "was never closed" in done.stderr and "Traceback" not in done.stderr
 
 
 # -- compile --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("stage, said", [("torch", "aten.rms_norm.default"), ("tensor", "reduce.add[1]"), ("loop", "reduce.add{"), ("tile", "row WORK="),
-                                         ("kernel", "grid("), ("cuda", 'extern "C" __global__')])
+@pytest.mark.parametrize("stage, said", [("torch", "aten.rms_norm.default"), ("tensor", "reduce.add[1]"), ("loop", "reduce.add{"),
+                                         ("tile", "row WORK="), ("kernel", "grid("), ("cuda", 'extern "C" __global__')])
 def test_compile_prints_each_stage_plainly(stage: str, said: str) -> None:
     text = Said("compile", "-c", RMSNORM, "--ir", stage).well()
     assert said in text and "\x1b" not in text and text.endswith("\n") and not text.endswith("\n\n")
@@ -142,7 +142,8 @@ def test_run_writes_json(device: str, tmp_path: Path) -> None:
     assert (found["correct"], found["device"]) == (True, device) and found["error"] < 1e-6
     assert found["error"] == found["errors"]["rms_norm"]["relative"]
     (kernel,) = found["kernels"]
-    assert kernel.keys() == {"name", "identity", "row", "grid", "block", "bytes", "operations", "predicted_us", "registers", "shared_bytes", "measured_us"}
+    assert kernel.keys() == {"name", "identity", "row", "grid", "block", "bytes", "operations", "predicted_us", "registers", "shared_bytes",
+                             "measured_us"}
     assert kernel["bytes"] == 4 * (2 * 2 * 64 + 64) and kernel["operations"] > 2 * 64 and kernel["block"] % 32 == 0
     assert found["timing"]["predicted_us"] == kernel["predicted_us"] > 0
     assert kernel["measured_us"] is None and found["timing"]["device_us"] is None
@@ -222,7 +223,7 @@ sys.argv = ["emmy", "run", sys.argv[1]]
 try: main()
 except SystemExit as stop: print(stop.code)
 print([m for m in sys.modules if m.partition(".")[0] == "egglog" or m.startswith(("emmy.pipeline", "emmy.egraph"))])"""
-    done = python(code, bundle)
+    done = shell(sys.executable, "-c", code, bundle)
     assert done.stdout.splitlines()[-1] == "[]" and done.stdout.splitlines()[-2] == "2"
     assert "sm_90a" in done.stderr and "Traceback" not in done.stderr, "the GPU is missing, or the machine code is none"
 
@@ -334,7 +335,8 @@ def test_a_knob_of_the_environment_is_checked_too() -> None:
     assert_bad(Said("run", *ADD, env={"EMMY_KNOBS": "SHAPE=round"}), "SHAPE=round", "EMMY_KNOBS")
 
 
-@pytest.mark.parametrize("text, named", [("(rewrite (Unary", "broken.egg"), ('(rewrite (Nothing x) x :ruleset algebra-real :name "n")', "Nothing")])
+@pytest.mark.parametrize("text, named", [("(rewrite (Unary", "broken.egg"),
+                                         ('(rewrite (Nothing x) x :ruleset algebra-real :name "n")', "Nothing")])
 def test_a_broken_rule_file(text: str, named: str, tmp_path: Path) -> None:
     (tmp_path / "broken.egg").write_text(text)
     assert_bad(Said("compile", *ADD, "--rules", tmp_path / "broken.egg"), named, f"mend {tmp_path / 'broken.egg'}")
@@ -361,12 +363,12 @@ def test_an_internal_failure_asks_for_a_report(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_debug_shows_the_traceback() -> None:
-    done = subprocess.run([sys.executable, "-m", "emmy", "--debug", "compile", *ADD, "--target", "sm_1"], cwd=ROOT, capture_output=True, text=True)
+    done = shell(sys.executable, "-m", "emmy", "--debug", "compile", *ADD, "--target", "sm_1")
     assert done.returncode == 1 and "Traceback" in done.stderr and "unknown target 'sm_1'" in done.stderr
 
 
 def test_a_closed_pipe_is_no_failure() -> None:
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {sys.executable} -m emmy rules | head -1"], cwd=ROOT, capture_output=True, text=True)
+    done = shell("bash", "-c", f"{sys.executable} -m emmy rules | head -1")
     assert done.stdout.startswith("rule") and "internal" not in done.stderr and "Traceback" not in done.stderr
 
 
