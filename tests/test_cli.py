@@ -1,22 +1,22 @@
-"""The command line: what each command prints, and what bad input ends in."""
+"""The command line: what each command prints and writes."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import subprocess
 import sys
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from typer.testing import CliRunner
 
-from emmy.cli import app, canon, outcome, rules
+from emmy.cli import canon, outcome, rules
+from tests.said import ROOT, Said, assert_bad, no_gpu, shell
 
-ROOT = Path(__file__).parents[1]
+__all__ = ["no_gpu"]    # a fixture of every test here
 RMSNORM = "nn.RMSNorm(64)(torch.randn(2, 64))"
 MODEL = """import torch
 from torch import nn
@@ -31,33 +31,12 @@ class Model(nn.Module):
 def plus(x):
     return x + 1
 
-def alone():
-    return torch.randn(3).cos()
-
 def get_inputs():
     return [torch.randn(2, 4)]
 
 def get_init_inputs():
     return [4]
 """
-
-
-class Said:
-    """What a command said, and its exit code."""
-
-    def __init__(self, *words: str | Path, env: dict[str, str] | None = None) -> None:
-        result = CliRunner().invoke(app, [*map(str, words)], env={"EMMY_KNOBS": "", **(env or {})})
-        self.out, self.err, self.code, self.exception = result.stdout, result.stderr, result.exit_code, result.exception
-
-    def well(self) -> str:
-        assert self.code == 0, (self.out, self.err, self.exception)
-        return self.out
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not request.node.get_closest_marker("gpu"):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.fixture
@@ -67,22 +46,18 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def shell(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True)
-
-
 # -- the command itself ---------------------------------------------------------------------------------------------
 def test_version() -> None:
     assert Said("--version").well() == "emmy 0.1.0\n"
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
-    code = """import sys, time; start = time.perf_counter()
+    code = """import sys, time; start = time.process_time()
 from emmy.cli import main
 sys.argv = ["emmy", "--help"]
 try: main()
 except SystemExit: pass
-print(time.perf_counter() - start, *sorted({"torch", "egglog", "numpy", "emmy.pipeline"} & sys.modules.keys()), sep="\\n")"""
+print(time.process_time() - start, *sorted({"torch", "egglog", "numpy", "emmy.pipeline"} & sys.modules.keys()), sep="\\n")"""
     runs = [shell(sys.executable, "-c", code).stdout.splitlines() for _ in range(3)]
     words = runs[0]
     assert all(any(command in line for line in words) for command in ("compile", "run", "canon", "build", "rules", "explain"))
@@ -180,6 +155,41 @@ def test_a_long_simulation_asks_for_force(monkeypatch: pytest.MonkeyPatch) -> No
     words = ("run", "-c", "torch.randn(64).exp()", "--device", "simulate")
     assert_bad(Said(*words), "thread-statements", "--force")
     assert "exp: right" in Said(*words, "--force").well()
+
+
+def test_a_plan_is_judged_and_timed_launch_by_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of a GPU, with the simulator in its place: each kernel alone is timed on the values it has in the program."""
+    from emmy.evaluate.simulate import simulate
+    from emmy.pipeline import compile_snippet
+    from emmy.runtime.arrays import to_numpy, to_torch
+
+    program = compile_snippet("F.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))")
+    kernels = {k.name: k for k in program.kernels}
+
+    class Simulated:
+        def __init__(self, plan: Any, cubin: bytes, weights: dict[str, Any]) -> None:
+            self.plan, self.weights = plan, weights
+
+        def poisoned(self) -> None:
+            return None
+
+        def __call__(self, *tensors: Any, out: None = None) -> tuple[Any, ...]:
+            memory = {b.name: np.zeros(prod(b.shape), b.element.numpy) for b in self.plan.buffers}
+            memory |= {n: to_numpy(x).reshape(-1) for n, x in {**dict(zip(self.plan.inputs, tensors, strict=True)), **self.weights}.items()}
+            for x in self.plan.launches:
+                kernel = kernels[x.kernel]
+                simulate(kernel, {p.name: memory[name] for p, name in zip(kernel.parameters, x.arguments, strict=True)})
+            buffers = map(self.plan.buffer, self.plan.outputs)
+            return tuple(to_torch(memory[b.name].reshape(b.shape), b.element, "cpu") for b in buffers)
+
+    monkeypatch.setattr("emmy.runtime.launch.Executable", Simulated)
+    monkeypatch.setattr("emmy.runtime.timing.device_us", lambda run: float(len(run.func.plan.launches)))
+    monkeypatch.setattr("emmy.runtime.timing.call_us", lambda run: 5.0)
+    reports = {name: {"registers": 32, "shared_bytes": 64} for name in kernels}
+    tensors = program.captured.tensors
+    found = outcome.launched(program.plan, b"", reports, program.captured.inputs, tensors, outcome.references(program, tensors))
+    assert found.correct and len(found.kernels) == len(kernels) >= 2 and found.device_us == len(kernels)
+    assert [(k.registers, k.shared_bytes, k.measured_us) for k in found.kernels] == [(32, 64, 1.0)] * len(kernels)
 
 
 # -- canon ----------------------------------------------------------------------------------------------------------
@@ -285,91 +295,6 @@ def test_explain() -> None:
     assert re.search(r"^fuse +exact +[1-9]", text, re.M) and "kernel fold_" in text and re.search(r"\d+ legal rows", text)
     assert len(rows) == 3 and rows[0].startswith("*"), "the chosen row is the fastest"
     assert [float(line.split()[-2]) for line in rows] == sorted(float(line.split()[-2]) for line in rows)
-
-
-# -- bad input ------------------------------------------------------------------------------------------------------
-def assert_bad(said: Said, *words: str) -> None:
-    """One message on stderr that names the thing and the remedy, exit code 2, no traceback."""
-    assert (said.code, said.out) == (2, ""), (said.out, said.err, said.exception)
-    assert said.err.startswith("error: ") and len(re.findall(r"^error: |^  remedy: ", said.err, re.M)) == 2 and "Traceback" not in said.err
-    assert all(word in said.err for word in words), said.err
-
-
-ADD = ("-c", "torch.randn(4, 4) + 1")
-BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "syntax": (("compile", "-c", "x = torch.randn(4"), ("line 1", "never closed")),
-    "raises": (("compile", "-c", "nonsense(3)"), ("NameError", "nonsense")),
-    "no tensor": (("compile", "-c", "3"), ("int, not a tensor",)),
-    "empty": (("compile", "-c", ""), ("no result",)),
-    "operator": (("compile", "-c", "torch.sort(torch.randn(4))[0]"), ("aten.sort.default", "<snippet>:1: torch.sort")),
-    "dtype": (("compile", "-c", "torch.randn(4, dtype=torch.complex64)"), ("torch.complex64",)),
-    "target": (("compile", *ADD, "--target", "sm_70"), ("'sm_70'", "sm_90a")),
-    "stage": (("compile", *ADD, "--ir", "ptx"), ("'ptx'", "torch, tensor, loop, tile, kernel, cuda")),
-    "math": (("canon", *ADD, "--math", "loose"), ("'loose'", "exact, fast")),
-    "device": (("run", *ADD, "--device", "tpu"), ("'tpu'", "numpy, simulate, cuda")),
-    "cuda": (("run", *ADD, "--device", "cuda"), ("no GPU", "numpy")),
-    "knob": (("compile", *ADD, "--knobs", "COLOUR=red", "--ir", "torch"), ("COLOUR=red", "WORK=")),
-    "knob without value": (("run", *ADD, "--knobs", "WORK"), ("'WORK'",)),
-    "illegal pin": (("compile", *ADD, "--knobs", "WORK=t4096"), ("WORK=t4096", "FitsThreads")),
-    "pin of no row": (("compile", *ADD, "--knobs", "TILE=v3"), ("TILE=v3", "Divides")),
-    "no file": (("compile", "absent.py:f"), ("absent.py",)),
-    "no name": (("compile", "absent"), ("'absent' is not FILE.py:NAME",)),
-    "nothing": (("compile",), ("no program is given", "-c SNIPPET")),
-    "both": (("run", "f.py:f", *ADD), ("both a snippet and f.py:f",)),
-    "no rule file": (("explain", *ADD, "--rules", "absent.egg"), ("absent.egg",)),
-    "no bundle": (("run", "absent.emmy"), ("no bundle absent.emmy", "emmy build")),
-    "no folder": (("compile", *ADD, "--ir", "torch", "-o", "absent/x.cu"), ("absent/x.cu",)),
-    "no folder for a bundle": (("build", *ADD, "-o", "absent/x.emmy"), ("no folder absent",)),
-    "phase": (("rules", "--phase", "lunch"), ("'lunch'", "algebra")),
-    "no snippets": (("canon",), ("-c SNIPPET",)),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input(case: str) -> None:
-    words, named = BAD[case]
-    assert_bad(Said(*words), *named)
-
-
-def test_a_knob_of_the_environment_is_checked_too() -> None:
-    assert_bad(Said("run", *ADD, env={"EMMY_KNOBS": "SHAPE=round"}), "SHAPE=round", "EMMY_KNOBS")
-
-
-@pytest.mark.parametrize("text, named", [("(rewrite (Unary", "broken.egg"),
-                                         ('(rewrite (Nothing x) x :ruleset algebra-real :name "n")', "Nothing")])
-def test_a_broken_rule_file(text: str, named: str, tmp_path: Path) -> None:
-    (tmp_path / "broken.egg").write_text(text)
-    assert_bad(Said("compile", *ADD, "--rules", tmp_path / "broken.egg"), named, f"mend {tmp_path / 'broken.egg'}")
-
-
-def test_a_name_that_the_file_lacks(model: Path) -> None:
-    assert_bad(Said("compile", f"{model}:minus"), "defines no minus", "plus")
-
-
-@pytest.mark.parametrize("words", [("compile", *ADD, "--bogus"), ("frobnicate",), ("build", *ADD), ("explain", *ADD, "--rows", "many")])
-def test_usage_errors(words: tuple[str, ...]) -> None:
-    said = Said(*words)
-    assert (said.code, said.out) == (2, "") and any(word in said.err for word in ("--bogus", "frobnicate", "-o", "--rows"))
-
-
-def test_an_internal_failure_asks_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise RuntimeError("the sky\nfell")
-
-    monkeypatch.setattr("emmy.cli.options.captured", fail)
-    said = Said("compile", *ADD)
-    assert said.code == 70 and said.err == ("internal failure: RuntimeError: the sky fell\n  remedy: please report it with the output of "
-                                            "`emmy --debug …`, the command and its input\n")
-
-
-def test_debug_shows_the_traceback() -> None:
-    done = shell(sys.executable, "-m", "emmy", "--debug", "compile", *ADD, "--target", "sm_1")
-    assert done.returncode == 1 and "Traceback" in done.stderr and "unknown target 'sm_1'" in done.stderr
-
-
-def test_a_closed_pipe_is_no_failure() -> None:
-    done = shell("bash", "-c", f"{sys.executable} -m emmy rules | head -1")
-    assert done.stdout.startswith("rule") and "internal" not in done.stderr and "Traceback" not in done.stderr
 
 
 # -- on a GPU -------------------------------------------------------------------------------------------------------
