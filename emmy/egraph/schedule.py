@@ -12,12 +12,13 @@ from emmy.errors import EmmyError
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
+from emmy.lower.tile_to_kernel.fold import held_loads
 from emmy.lower.tile_to_kernel.scalar import stride
 
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
-            "FitsRegisters": "more registers than the register file holds", "Divides": "its width does not divide the axis it runs along or is too wide for its elements, or its threads do not share out "
-                       "its tile in whole warps"}
+            "FitsRegisters": "more registers than the register file holds",
+            "Divides": "its width does not divide the axis it runs along or is too wide for its elements, or its threads do not share out its tile"}
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
          "TwistForm": "twist"}
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow")
@@ -79,12 +80,14 @@ def facts(kernel: tile.Kernel) -> list[str]:
     outs = frozenset(kernel.outer)
     last = kernel.axes[-1] if kernel.axes else (-1, 1)
     top = [f.name for f in kernel.folds if f.span <= outs]
+    span = frozenset[int]().union(*(f.span for f in kernel.folds if f.span <= outs))
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})", f"(Elements {prod(n for _, n in kernel.axes)})",
             f"(OutputBytes {kernel.output.element.bytes})", f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
-            f"(set (StateBytes) {sum(x.dtype.bytes for f in kernel.folds if f.name in top for x in f.lifts)})"]
+            f"(set (StateBytes) {sum(x.dtype.bytes for f in kernel.folds if f.name in top for x in f.lifts)})",
+            f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})", f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
     out += load_facts(kernel, free)
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
@@ -158,8 +161,8 @@ class _Reader:
         if name == "MapRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "FoldRow":
-            how, threads, width = self.engine.value_to_string(args[0]), number(args[1]), number(args[2])
-            return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how)
+            how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
+            return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how, "reg" if runs else "")
         if name == "TransposeRow":
             threads, rows, columns = map(number, args)
             return tile.Row(f"t{threads}", f"{rows}x{columns}", "", "smem")
