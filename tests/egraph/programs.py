@@ -117,10 +117,11 @@ class Builder:
         x = self.any(1)
         last = len(x.shape) - 1
         points = [Pos(k) for k in range(len(x.shape))]
-        match self.choose(("transpose", "slice", "flip", "reshape", "split")):
+        match self.choose(("transpose", "slice", "pick", "flip", "reshape", "split")):
             case "transpose" if last:
                 return view(x, (*x.shape[:-2], x.shape[-1], x.shape[-2]), (*points[:-2], points[-1], points[-2]))
             case "slice" if x.shape[-1] > 1: return view(x, (*x.shape[:-1], x.shape[-1] - 1), (*points[:-1], ix.add(points[-1], IxConst(1))))
+            case "pick" if last: return view(x, x.shape, (*points[:-1], IxConst(self.choose((0, x.shape[-1] - 1)))))
             case "reshape" if last: return view(x, (prod(x.shape),), ix.unflatten(Pos(0), x.shape))
             case "split" if x.shape[-1] == 4:
                 return view(x, (*x.shape[:-1], 2, 2), (*points[:-1], ix.add(ix.mul(Pos(last), 2), Pos(last + 1))))
@@ -139,11 +140,12 @@ class Builder:
         top = tir.Reduce("max", (1,), score)
         weight = apply("exp", apply("sub", score, along(top, score.shape, (0,))))
         total = tir.Reduce("add", (1,), weight)
-        match self.choose(("weights", "total", "values", "scaled", "normalised")):
+        match self.choose(("weights", "total", "values", "scaled", "columns", "normalised")):
             case "weights": return apply("div", weight, along(total, score.shape, (0,)))
             case "total": return total
             case "values": return product(weight, self.matrix(score.shape[1]))
             case "scaled": return tir.Reduce("add", (1,), apply("mul", weight, self.fitting(score.shape)))
+            case "columns": return tir.Reduce("add", (0,), apply("mul", weight, self.fitting(score.shape)))
         return product(apply("div", weight, along(total, score.shape, (0,))), self.matrix(score.shape[1]))
 
     def rounded(self) -> Tensor:
