@@ -323,7 +323,8 @@ def verify_body(definition: Definition, seen: dict[str, Input | Definition], ext
             stored = source.element
             shape = source.dims if isinstance(source, Input) else source.shape
             if len(value.point) != len(shape) or value.element is not stored:
-                raise IRError(f"{definition.name} loads {value.tensor} as {value.element} at {len(value.point)} coordinates; it is {stored}{list(shape)}")
+                raise IRError(f"{definition.name} loads {value.tensor} as {value.element} at {len(value.point)} coordinates; "
+                              f"it is {stored}{list(shape)}")
     free = free_axes((definition.body,))[definition.body]
     if free:
         raise IRError(f"{definition.name}: axes {sorted(free)} are not bound")

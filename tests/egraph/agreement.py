@@ -87,7 +87,8 @@ class Court:
     def hear(self) -> None:
         """Evaluate row after row until none can be; compare each with its class."""
         evaluators = {"Index": self.index, "Point": self.point, "Value": self.value}
-        pending = [(name, t.input_sorts, t.output_sort, r) for name, t in self.tables.items() if t.output_sort in evaluators for r in t.rows]
+        tables = {name: t for name, t in self.tables.items() if t.output_sort in evaluators}
+        pending = [(name, t.input_sorts, t.output_sort, r) for name, t in tables.items() for r in t.rows]
         progress = True
         while progress:
             progress, rest = False, []

@@ -55,7 +55,8 @@ def test_canonical_bodies_mean_what_the_program_says(program: tir.Program) -> No
 
 UNSOUND = {       # the kinds of step that a program needs, and the rule
     "factor-out without its premise": (("binary", "reduction"), """
-        (rule ((= v (Reduce "add" a (Binary "mul" x y)))) ((union v (Binary "mul" x (Reduce "add" a y)))) :ruleset algebra-real :name "bad")"""),
+        (rule ((= v (Reduce "add" a (Binary "mul" x y))))
+              ((union v (Binary "mul" x (Reduce "add" a y)))) :ruleset algebra-real :name "bad")"""),
     "the maximum of a sum": (("biased",), """
         (rule ((= v (Reduce "max" a (Binary "add" x y))))
               ((union v (Binary "add" (Reduce "max" a x) (Reduce "max" a y)))) :ruleset algebra-real :name "bad")"""),

@@ -46,8 +46,8 @@ def test_exact_arithmetic_finds_no_twist_and_reorders_nothing() -> None:
 
 
 def test_inlining_is_linear_in_the_number_of_layers() -> None:
-    sizes = [sum(map(len, saturate(lower(attention(layers=n))).terms.values())) for n in (1, 2, 3)]
-    assert sizes[2] - sizes[1] <= 2 * (sizes[1] - sizes[0])
+    sizes = [sum(map(len, saturate(lower(attention(layers=n)), "exact").terms.values())) for n in (1, 2, 3)]
+    assert sizes[2] - sizes[1] <= 1.5 * (sizes[1] - sizes[0])
 
 
 def test_output_axes_are_shared_and_bound_by_no_reduction() -> None:
