@@ -47,6 +47,11 @@ class IxOf(Ix):
         return f"[{self.value}]"
 
 
+def indices(*terms: Ix) -> tuple[Value, ...]:
+    """The values that index terms use as indices."""
+    return tuple(leaf.value for x in terms for leaf in sorted(leaves(x), key=str) if isinstance(leaf, IxOf))
+
+
 class Load(Value):
     """An element of an input or of another definition, stored as `element`."""
 
@@ -60,7 +65,7 @@ class Load(Value):
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        return tuple(leaf.value for ix in self.point for leaf in sorted(leaves(ix), key=str) if isinstance(leaf, IxOf))
+        return indices(*self.point)
 
 
 class Const(Value):
@@ -80,6 +85,10 @@ class IndexOf(Value):
     @property
     def dtype(self) -> DType:
         return dt.i64
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return indices(self.at)
 
 
 class Apply(Value):
@@ -168,7 +177,7 @@ class Scan(Value):
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        return (self.x,)
+        return self.x, *indices(self.at)
 
     @property
     def binds(self) -> int:

@@ -9,10 +9,12 @@ A comment ends at the end of its line and is skipped, unless the reader asks for
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from emmy.ir import dtype as dt
 from emmy.ir.dtype import DTYPES, DType
 from emmy.ir.index import Ix, IxAdd, IxConst, IxDiv, IxMod, IxMul
 from emmy.ir.node import IRError
@@ -22,6 +24,18 @@ _TOKEN = re.compile(r"""
   | (?P<float>-?(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+)|-inf\b) | (?P<int>0x[0-9a-f]+|-?\d+)
   | (?P<name>[A-Za-z_][\w.]*) | (?P<mark>//|->|[-{}\[\]():,=+*%@<>|/;.!&^])
 """, re.VERBOSE)
+
+
+def number(element: DType, pattern: int) -> str:
+    """A constant as its shortest decimal that reads back as the same bits, or the hexadecimal bits of an infinity or NaN."""
+    value = dt.value(element, pattern)
+    if element.kind != "float":
+        return str(int(value)) if element.kind == "int" else str(bool(value))
+    exact = float(value)
+    if not math.isfinite(exact) or dt.bits(element, exact) != pattern:
+        return hex(pattern)
+    texts = (repr(float(f"{exact:.{digits}g}")) for digits in range(1, 18))
+    return next(text for text in texts if dt.bits(element, float(text)) == pattern)
 
 
 class Token(NamedTuple):
@@ -100,6 +114,18 @@ class Reader:
 
     def string(self) -> str:
         return str(json.loads(self.take("string")))
+
+    def bits(self, element: DType) -> int:
+        """The bits of the constant of `element` that `number` spelled."""
+        token = self.peek()
+        self.position += 1
+        if token.text.startswith("0x"):
+            return int(token.text, 16)
+        if token.text in ("True", "False"):
+            return dt.bits(element, token.text == "True")
+        if token.kind not in ("int", "float"):
+            raise self.error(f"expected a number, found {token.text!r}", token.start)
+        return dt.bits(element, int(token.text) if token.kind == "int" else float(token.text))
 
     def list[T](self, item: Callable[[], T], opening: str = "[", closing: str = "]") -> tuple[T, ...]:
         """Items separated by commas, between brackets."""
