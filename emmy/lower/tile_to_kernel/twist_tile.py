@@ -92,7 +92,7 @@ class Pass:
     def _results(self, schedule: tile.Schedule) -> dict[Value, Held]:
         """Where the fold's results are: the pivot and one sum a row for each row, a sum a column for each cell."""
         wide = [not self.scope.free[v].isdisjoint(schedule.columns) for v in self.fold.lifts]
-        results = {self.fold.result(c): Held(self.scope.name("state"), dt.f32, True, w) for c, w in enumerate(wide)}
+        results: dict[Value, Held] = {self.fold.result(c): Held(self.scope.name("state"), dt.f32, True, w) for c, w in enumerate(wide)}
         self.scope.free.update(tile.free_axes(tuple(results)))
         return results
 

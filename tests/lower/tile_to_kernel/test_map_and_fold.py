@@ -1,0 +1,65 @@
+"""Forms "map" and "fold": the simulated kernel against NumPy in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.ir.index import Ax
+from emmy.ir.loop_ir import Value
+from emmy.lower.tile_to_kernel import elementwise, fold
+from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors, total
+
+ROWS = 9
+FOLDS = [(f"WORK={work},TILE=v{width},REDUCE={reduce}", n) for work, reduce in (("t64", "coop"), ("w2", "warp"))
+         for width, n in ((1, 37), (4, 64))]
+
+
+def over_rows(body: Value, axes: tuple[int, ...], n: int) -> tile.Kernel:
+    return kernel(body, axes, {0: ROWS, 1: n, 2: n, 3: n}, tensors(x=(ROWS, n)))
+
+
+def check(k: tile.Kernel, form: str, row: str, columns: tuple[int, ...], wanted: np.ndarray) -> None:
+    made = (elementwise if form == "map" else fold).lower(k, schedule(form, row, (0,), columns))
+    np.testing.assert_allclose(run(k, made, random(k)), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width, n", [(1, 37), (4, 64)])
+def test_map(width: int, n: int) -> None:
+    t = tensors(x=(ROWS, n))
+    k = over_rows(op("exp", load(t, "x", 0, 1)), (0, 1), n)
+    x = random(k)["x"].astype(np.float64)
+    check(k, "map", f"WORK=t64,TILE=v{width}", (), np.exp(x))
+    check(over_rows(op("exp", load(t, "x", 0, 1)), (1, 0), n), "map", "WORK=t64,TILE=v1", (), np.exp(x).T)
+    check(over_rows(total(1, load(t, "x", 0, 1)), (0,), n), "map", "WORK=t64,TILE=v1", (), x.sum(1))
+    check(over_rows(loop.Scan("add", 1, Ax(2), load(t, "x", 0, 1)), (0, 2), n), "map", "WORK=t64,TILE=v1", (), x.cumsum(1))
+
+
+@pytest.mark.parametrize("row, n", FOLDS)
+def test_one_fold(row: str, n: int) -> None:
+    t = tensors(x=(ROWS, n))
+    folded, here = load(t, "x", 0, 1), load(t, "x", 0, 2)
+    k = over_rows(total(1, folded), (0,), n)
+    x = random(k)["x"].astype(np.float64)
+    check(k, "fold", row, (), x.sum(1))
+    check(over_rows(op("sub", here, loop.Reduce("max", 1, folded)), (0, 2), n), "fold", row, (2,), x - x.max(1, keepdims=True))
+    scale = op("rsqrt", op("add", op("mul", total(1, op("mul", folded, folded)), number(1 / n)), number(1e-5)))
+    check(over_rows(op("mul", here, scale), (0, 2), n), "fold", row, (2,), x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-5))
+
+
+@pytest.mark.parametrize("row, n", FOLDS)
+def test_folds_that_read_folds(row: str, n: int) -> None:
+    """A layer norm in two passes, and a softmax whose maximum and denominator are one twisted fold."""
+    t = tensors(x=(ROWS, n))
+    folded, here, again = (load(t, "x", 0, a) for a in (1, 2, 3))
+    mean = op("mul", total(1, folded), number(1 / n))
+    variance = op("mul", total(3, op("mul", op("sub", again, mean), op("sub", again, mean))), number(1 / n))
+    k = over_rows(op("mul", op("sub", here, mean), op("rsqrt", op("add", variance, number(1e-5)))), (0, 2), n)
+    x = random(k)["x"].astype(np.float64)
+    check(k, "fold", row, (2,), (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5))
+    weight = op("exp", op("sub", here, loop.Pivot("softmax", 1, folded)))
+    softmax = op("div", weight, loop.Channel("softmax", 1, folded, number(1)))
+    e = np.exp(x)
+    check(over_rows(softmax, (0, 2), n), "fold", row, (2,), e / e.sum(1, keepdims=True))
