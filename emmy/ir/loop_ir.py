@@ -11,6 +11,8 @@ it widened.  `Cast` is the program's, `Round` the rounding that torch does betwe
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, leaves
@@ -100,7 +102,7 @@ class Apply(Value):
     def __post_init__(self) -> None:
         result_dtype(self.op, tuple(a.dtype for a in self.args))
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return result_dtype(self.op, tuple(a.dtype for a in self.args))
 
@@ -150,7 +152,7 @@ class Reduce(Value):
         if self.monoid not in MONOIDS:
             raise IRError(f"unknown monoid {self.monoid!r}")
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
@@ -171,7 +173,7 @@ class Scan(Value):
     at: Ix
     x: Value
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
@@ -191,7 +193,7 @@ class Pivot(Value):
     axis: int
     score: Value
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.score.dtype
 
@@ -212,7 +214,7 @@ class Channel(Value):
     score: Value
     x: Value
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
