@@ -72,6 +72,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="Alternated turns; the median counts.", min=1)] = 7,
     time_budget: Annotated[float, typer.Option(help="Seconds for all; past half of them torch.compile is left out.")] = 480,
     timeout: Annotated[float, typer.Option(help="Seconds for one bundle.")] = 120,
+    revision: Annotated[str, typer.Option(help="The commit measured, where this is no checkout.")] = "",
 ) -> None:
     """Check every bundle against float64, then time it beside eager and torch.compile; exit 1 if any failed."""
     paths = sorted(p for p in bundles.glob("*.emmy") if re.search(only, p.stem))
@@ -81,7 +82,7 @@ def main(
     worker = Worker(synchronize)
     try:
         date = datetime.date.today().isoformat()
-        result: Row = {**worker.call(machine, timeout=timeout), "commit": commit(), "date": date, "compile_mode": compile_mode, "rows": []}
+        result: Row = {**worker.call(machine, timeout=timeout), "commit": revision or commit(), "date": date, "compile_mode": compile_mode, "rows": []}
         rates = Rates(*(result[name] for name in Rates._fields))
         output.parent.mkdir(parents=True, exist_ok=True)
         for row in track(measure_all(paths, worker, rates, mode, repeats, time_budget, timeout), "measuring", len(paths), console=CONSOLE):

@@ -85,7 +85,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
-            out += [f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})', f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
+            depth = max((kernel.extents[g.axis] for g in kernel.folds if g.name in reads), default=0)
+            out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})', f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
                     f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
     return out
 

@@ -20,6 +20,7 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     inputs = {i.name for i in program.inputs}
     lines = [f"(set (Extent {a}) {n})" for a, n in program.axes]
     lines += [f"(set (Extent {a}) {n})" for a, n in sorted({(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])})]
+    lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in (*program.inputs, *program.definitions)]
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
     return "\n".join(lines)

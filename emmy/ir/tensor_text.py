@@ -15,31 +15,15 @@ tensor.  A constant is its shortest decimal, or the hexadecimal bits of an infin
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ix, Pos
 from emmy.ir.node import IRError
 from emmy.ir.operators import OPERATORS
-from emmy.ir.tensor_ir import (
-    Cast,
-    Constant,
-    Elementwise,
-    Gather,
-    IndexMap,
-    IndexValue,
-    Input,
-    Program,
-    Reduce,
-    Role,
-    Round,
-    Scan,
-    Shape,
-    Tensor,
-)
-from emmy.ir.text import Reader
+from emmy.ir.tensor_ir import Cast, Constant, Elementwise, Gather, IndexMap, IndexValue, Input, Program, Reduce, Role, Round, Scan, Tensor
+from emmy.ir.text import Reader, number
 
 _HEADS: dict[Role, str] = {"input": "input", "weight": "load", "constant": "constant"}
 _ROLES = {head: role for role, head in _HEADS.items()}
@@ -49,27 +33,11 @@ def _list(items: Iterable[object]) -> str:
     return f"[{', '.join(map(str, items))}]"
 
 
-def _number(constant: Constant) -> str:
-    value = dt.value(constant.element, constant.bits)
-    if constant.element.kind == "float":
-        number = float(value)
-        exact = math.isfinite(number) and dt.bits(constant.element, number) == constant.bits
-        return (repr(number) if constant.element is dt.f64 else _shortest(constant.element, number)) if exact else hex(constant.bits)
-    return str(int(value)) if constant.element.kind == "int" else str(bool(value))
-
-
-def _shortest(element: DType, number: float) -> str:
-    """The fewest digits that read back as the same bits."""
-    pattern = dt.bits(element, number)
-    texts = (repr(float(f"{number:.{digits}g}")) for digits in range(1, 18))
-    return next(text for text in texts if dt.bits(element, float(text)) == pattern)
-
-
 def print_node(node: Tensor, ref: dict[Tensor, str]) -> str:
     """The right-hand side of one line; `ref` has the name of each operand."""
     match node:
         case Input(name, _, _, role): head = f"{_HEADS[role]}({json.dumps(name)})"
-        case Constant(element, _): head = f"const{{{element}}}({_number(node)})"
+        case Constant(element, bits): head = f"const{{{element}}}({number(element, bits)})"
         case IndexValue(_, at): head = f"index[{at}]"
         case Elementwise(op, args): head = f"{op}({', '.join(ref[a] for a in args)})"
         case Cast(element, x): head = f"cast{{{element}}}({ref[x]})"
@@ -114,79 +82,55 @@ class _Parser(Reader):
     def point(self) -> tuple[Ix, ...]:
         return self.list(lambda: self.index(lambda name: Pos(int(name[1:])) if name[:1] == "p" and name[1:].isdigit() else None))
 
-    def one(self) -> Tensor:
-        self.expect("(")
-        made = self.operand()
-        self.expect(")")
-        return made
-
-    def number(self, element: DType) -> int:
-        """The bits of a constant."""
-        token = self.peek()
-        self.position += 1
-        match token.kind, token.text:
-            case "int", text if text.startswith("0x"): return int(text, 16)
-            case "int", text: return dt.bits(element, int(text))
-            case "float", text: return dt.bits(element, float(text))
-            case _, "True" | "False": return dt.bits(element, token.text == "True")
-        raise self.error(f"expected a number, found {token.text!r}", token.start)
-
-    def form(self, head: str, start: int) -> Callable[[DType, Shape], Tensor]:
-        """Reads what follows a head; the node, given the type at the line's end."""
-        family, _, monoid = head.partition(".")
-        if head in OPERATORS and self.peek().text == "(":  # `round` is an operator and, with a dtype, a node
-            args = self.operands()
-            return lambda element, dims: Elementwise(head, args)
-        match family:
-            case "input" | "load" | "constant":
-                self.expect("(")
-                name = self.string()
-                self.expect(")")
-                return lambda element, dims: Input(name, dims, element, _ROLES[family])
-            case "const":
-                kind = self.attribute()
-                (pattern,) = self.list(lambda: self.number(kind), "(", ")")
-                return lambda element, dims: Constant(kind, pattern)
-            case "cast":
-                kind, x = self.attribute(), self.one()
-                return lambda element, dims: Cast(kind, x)
-            case "round":
-                kind, x = self.attribute(), self.one()
-                return lambda element, dims: Round(kind, x)
-            case "reduce":
-                axes, x = self.list(self.integer), self.one()
-                return lambda element, dims: Reduce(monoid, axes, x)
-            case "scan":
-                (axis,), x = self.list(self.integer), self.one()
-                return lambda element, dims: Scan(monoid, axis, x)
-            case "index":
-                (at,) = self.point()
-                return lambda element, dims: IndexValue(dims, at)
-            case "map":
-                point, x = self.point(), self.one()
-                return lambda element, dims: IndexMap(dims, point, x)
-            case "gather":
-                self.expect("{")
-                along = self.integer()
-                self.expect("}")
-                point, (source, index) = self.point(), self.operands()
-                return lambda element, dims: Gather(along, point, source, index)
-        raise self.error(f"expected a Tensor IR node, found {head!r}", start)
-
     def node(self) -> Tensor:
         start, head = self.peek().start, self.name()
-        try:
-            form = self.form(head, start)
-        except ValueError as problem:
-            raise problem if isinstance(problem, IRError) else self.error(f"{head} has the wrong number of parts", start) from None
+        family, _, monoid = head.partition(".")
+        element, axes, axis, at, pattern, args = dt.f32, (), -1, (), 0, ()  # type: ignore[var-annotated]
+        role, name = _ROLES.get(head), ""
+        if role is not None:
+            (name,) = self.list(self.string, "(", ")")
+        elif family == "const":
+            element = self.attribute()
+            (pattern,) = self.list(lambda: self.bits(element), "(", ")")
+        elif family in ("cast", "round"):
+            element, args = self.attribute(), self.operands()
+        elif family in ("reduce", "scan"):
+            axes, args = self.list(self.integer), self.operands()
+        elif family == "gather":
+            self.expect("{")
+            axis = self.integer()
+            self.expect("}")
+            at, args = self.point(), self.operands()
+        elif family == "map":
+            at, args = self.point(), self.operands()
+        elif family == "index":
+            at = self.point()
+        elif head in OPERATORS:
+            args = self.operands()
+        else:
+            raise self.error(f"expected a Tensor IR node, found {head!r}", start)
         self.expect(":")
-        element, dims = self.tensor_type()
+        written, dims = self.tensor_type()
+        arity = {"cast": 1, "round": 1, "reduce": 1, "scan": 1, "map": 1, "gather": 2}.get(family, len(args))
+        if len(args) != arity or (family == "index" and len(at) != 1) or (family == "scan" and len(axes) != 1):
+            raise self.error(f"{head} has the wrong number of operands", start)
         try:
-            made = form(element, dims)
+            made: Tensor
+            match family:
+                case _ if role is not None: made = Input(name, dims, written, role)
+                case "const": made = Constant(element, pattern)
+                case "index": made = IndexValue(dims, at[0])
+                case "cast": made = Cast(element, args[0])
+                case "round": made = Round(element, args[0])
+                case "reduce": made = Reduce(monoid, axes, args[0])
+                case "scan": made = Scan(monoid, axes[0], args[0])
+                case "map": made = IndexMap(dims, at, args[0])
+                case "gather": made = Gather(axis, at, *args)
+                case _: made = Elementwise(head, args)
         except IRError as problem:
             raise self.error(str(problem), start) from None
-        if (made.dtype, made.shape) != (element, dims):
-            raise self.error(f"{head} is {made.dtype}{_list(made.shape)}, not {element}{_list(dims)}", start)
+        if (made.dtype, made.shape) != (written, dims):
+            raise self.error(f"{head} is {made.dtype}{_list(made.shape)}, not {written}{_list(dims)}", start)
         return made
 
     def program(self) -> Program:

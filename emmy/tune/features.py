@@ -76,9 +76,10 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
 
 
 def operations(kernel: tile.Kernel) -> float:
-    """Scalar operations of the kernel's form, each value once for each setting of its axes: the work no schedule avoids."""
+    """Scalar operations of the kernel's form, each value once for each setting of its axes, a multiply-add as two: the work no schedule avoids."""
     census = Census(kernel)
-    return census.slots((kernel.result,)) + sum(census.slots(f.lifts) + fold_slots(census, f) for f in kernel.folds)
+    combining = sum(max(fold_slots(census, f), census.size(f.span | {f.axis})) for f in kernel.folds)
+    return census.slots((kernel.result,)) + sum(census.slots(f.lifts) for f in kernel.folds) + combining
 
 
 def fold_slots(census: Census, f: tile.Fold) -> float:

@@ -1,0 +1,63 @@
+"""`emmy explain`: which rules fired, which kernels were chosen, and which rows each could have had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from emmy.cli import options
+from emmy.cli.rules import rulebook
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from emmy.pipeline import Program
+    from emmy.tune.choose import Scheduled
+
+
+def command(file: options.File = None, snippet: options.Snippet = None, target: options.Target = None, math: options.Math = "fast",
+            knobs: options.Knobs = "", rules: options.Rules = None,
+            rows: Annotated[int, typer.Option(min=1, help="How many of each kernel's rows to show, the fastest first.")] = 8) -> None:
+    """Say why a program became what it did: the rules that fired, the kernels chosen, and the legal rows of each kernel."""
+    program = options.program(snippet, file, target, math, knobs, rules)
+    out = options.console()
+    out.print(fired(program))
+    for name, scheduled in program.choice.scheduled.items():
+        reads = ", ".join(f"{t.name}: {t.element}{list(t.shape)}" for t in scheduled.kernel.tensors)
+        output = scheduled.kernel.output
+        out.print(f"\nkernel {name}({reads}) -> {output.name}: {output.element}{list(output.shape)}", markup=False, soft_wrap=True)
+        out.print(legal_rows(scheduled, program, rows))
+
+
+def fired(program: Program) -> Table:
+    """The rules that matched, in the order of the rulebook."""
+    from rich.table import Table
+
+    table = Table("rule", "class", "matches", "file", box=None, pad_edge=False)
+    table.columns[2].justify = "right"
+    known = {rule.name: rule for rule in rulebook()}
+    counts = program.region.fired
+    for name in (*(n for n in known if counts.get(n)), *sorted(n for n in counts if counts[n] and n not in known)):
+        rule = known.get(name)
+        table.add_row(name, rule.kind if rule else "", str(counts[name]), rule.file if rule else "a further rule file")
+    return table
+
+
+def legal_rows(scheduled: Scheduled, program: Program, most: int) -> Table:
+    """The cheapest legal rows of a kernel with the predicted time of each; the chosen one is marked."""
+    from rich.table import Table
+
+    from emmy.egraph.schedule import schedules
+    from emmy.tune.features import features
+    from extract import cost, hardware
+
+    chosen, gpu = scheduled.kernel.schedule, hardware.for_target(program.target)
+    kernel = scheduled.kernel.replace(schedule=None)
+    found = schedules(kernel, program.target, program.math, "", program.rules["tile"])
+    priced = sorted(((cost.seconds(features(kernel, s), gpu) * 1e6, s) for s in found), key=lambda p: (p[0], p[1] != chosen, str(p[1].row)))
+    table = Table("", "row", "form", "predicted", box=None, pad_edge=False, caption=f"{len(found)} legal rows", caption_justify="left")
+    table.columns[3].justify = "right"
+    for us, schedule in [p for k, p in enumerate(priced) if k < most or p[1] == chosen]:
+        table.add_row("*" if schedule == chosen else "", str(schedule.row), schedule.form, f"{us:.2f} µs")
+    return table

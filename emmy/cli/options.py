@@ -1,0 +1,101 @@
+"""Options that several commands share, and the program they describe."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from emmy.errors import EmmyError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from emmy.capture.export import Captured
+    from emmy.pipeline import Program
+
+DEFAULT_TARGET = "sm_90a"
+
+Snippet = Annotated[str | None, typer.Option("-c", metavar="SNIPPET", help="Torch code with torch, nn, F and math in scope; its last expression "
+                                             "is the result, its random tensors are the inputs.")]
+File = Annotated[str | None, typer.Argument(metavar="[FILE.py:NAME]", help="A function, module or class of a file.", show_default=False)]
+Target = Annotated[str | None, typer.Option(help="sm_90a (the default), sm_80, sm_89 or sm_120.", show_default=False)]
+Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder sums and fuse roundings.")]
+Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", help="Fields of the schedule row to fix, as WORK=t256,TILE=v4.", show_default=False)]
+Rules = Annotated[list[Path] | None, typer.Option(help="A further rule file; repeatable.", show_default=False)]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON; - is the standard output.", show_default=False)]
+
+
+def captured(snippet: str | None, file: str | None) -> Captured:
+    """The program that the command line names: a snippet or FILE.py:NAME, one of them."""
+    if (snippet is None) == (file is None):
+        raise EmmyError("no program is given" if file is None else f"both a snippet and {file} are given", "give one: -c SNIPPET, or FILE.py:NAME")
+    from emmy.capture.snippet import capture_file, capture_snippet
+
+    if snippet is not None:
+        return capture_snippet(snippet)
+    assert file is not None
+    return capture_file(file)
+
+
+def program(snippet: str | None, file: str | None, target: str | None, math: str, knobs: str = "", rules: Sequence[Path] | None = None) -> Program:
+    """The program that the command line names; every option is checked before the program is captured."""
+    check(target or DEFAULT_TARGET, math, knobs, rules)
+    traced = captured(snippet, file)
+    from emmy.pipeline import Program
+
+    return Program(traced, target or DEFAULT_TARGET, math, rules or (), knobs)
+
+
+def check(target: str, math: str, knobs: str = "", rules: Sequence[Path] | None = None) -> None:
+    """EmmyError for an option that names nothing."""
+    from emmy.egraph import rulebook
+    from emmy.ir import tile_ir
+    from emmy.ir.node import IRError
+
+    rulebook.hardware_rules(target)
+    rulebook.math_classes(math)
+    rulebook.extra_rules(rules or ())
+    try:
+        tile_ir.parse_row(knobs)
+    except IRError as error:
+        raise EmmyError(f"knobs: {error}", "give them in --knobs or EMMY_KNOBS as WORK=t256,TILE=v4") from error
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console of the terminal's width, or wide enough for any table where there is no terminal."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=240)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON to a file, or the standard output for "-".  Numbers that are not finite become null."""
+    text = json.dumps(finite(values), indent=1) + "\n"
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+    else:
+        path.write_text(text)
+
+
+def finite(values: Any) -> Any:
+    """`values` with None for each number that JSON has no spelling for."""
+    match values:
+        case dict(): return {k: finite(v) for k, v in values.items()}
+        case list() | tuple(): return [finite(v) for v in values]
+        case float(): return values if math.isfinite(values) else None
+    return values
+
+
+def si(x: float, unit: str = "") -> str:
+    """Three digits and a decimal prefix: 66560, "B" is 66.6 kB."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(x) < 999.5:
+            break
+        x /= 1000
+    return f"{x:.3g} {prefix}{unit}".rstrip()

@@ -1,0 +1,224 @@
+"""Runs of a program on each device, and what they found.
+
+A result is right if it is within its type's tolerance of eager computed in float64, or as near as eager itself: no NaN or
+infinity where eager has none, and at most twice eager's error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from emmy.errors import EmmyError
+from emmy.evaluate.error import Error, compare, tolerance
+from emmy.runtime.arrays import to_torch
+from emmy.runtime.plan import Launch, Plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from emmy.ir.kernel_ir import Kernel, Stmt
+    from emmy.pipeline import Program
+    from emmy.runtime.bundle import Bundle
+
+SIMULATED = 100_000_000     # thread-statements that the simulator runs unasked: a minute or two
+
+
+class Result(NamedTuple):
+    """An output judged: its error against float64, eager's own where eager ran too, and the tolerance of its type."""
+
+    error: Error
+    eager: Error | None
+    tolerance: float
+    right: bool
+
+
+class KernelRun(NamedTuple):
+    """A launch; registers of a thread and bytes of shared memory of a block where it was built, microseconds where it was timed."""
+
+    launch: Launch
+    registers: int | None = None
+    shared_bytes: int | None = None
+    measured_us: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run found.  `device_us` is a run's time on the GPU, `call_us` the host's time of a call; None unless measured."""
+
+    device: str
+    results: dict[str, Result]
+    kernels: tuple[KernelRun, ...]
+    device_us: float | None = None
+    call_us: float | None = None
+
+    @property
+    def correct(self) -> bool:
+        return all(r.right for r in self.results.values())
+
+    def fields(self) -> dict[str, Any]:
+        """The outcome as JSON values."""
+        kernels = [{"name": k.launch.kernel, "identity": k.launch.identity, "row": k.launch.row, "grid": k.launch.grid, "block": k.launch.block,
+                    "bytes": k.launch.bytes, "operations": k.launch.flops, "predicted_us": k.launch.predicted_us, "registers": k.registers,
+                    "shared_bytes": k.shared_bytes, "measured_us": k.measured_us} for k in self.kernels]
+        errors = {name: r.error._asdict() | {"tolerance": r.tolerance, "eager_relative": r.eager.relative if r.eager else None, "correct": r.right}
+                  for name, r in self.results.items()}
+        timing = {"predicted_us": sum(k.launch.predicted_us for k in self.kernels), "device_us": self.device_us, "call_us": self.call_us}
+        return {"error": max((r.error.relative for r in self.results.values()), default=0.0), "errors": errors, "correct": self.correct,
+                "device": self.device, "kernels": kernels, "timing": timing}
+
+
+def judge(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any], eager: Mapping[str, Any] | None = None) -> dict[str, Result]:
+    """Each output against its reference in float64, all torch tensors on one device."""
+    results: dict[str, Result] = {}
+    for name in dict.fromkeys(plan.outputs):
+        found, allowed = compare(outputs[name], references[name]), tolerance(plan.buffer(name).element)
+        right, beside = found.within(allowed), None
+        if eager is not None:
+            beside = compare(eager[name], references[name])
+            like_eager = compare(outputs[name], eager[name]).mismatched_nonfinite == 0
+            right = right or (like_eager and found.relative <= 2 * beside.relative)
+        results[name] = Result(found, beside, allowed, right)
+    return results
+
+
+def references(program: Program, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The outputs of eager in float64, and of eager."""
+    from emmy.evaluate.reference import evaluate_torch
+
+    names, torch_program = program.plan.outputs, program.torch
+    double, plain = (evaluate_torch(torch_program, tensors, float64=wide) for wide in (True, False))
+    return dict(zip(names, double, strict=True)), dict(zip(names, plain, strict=True))
+
+
+def on_cpu(program: Program, simulate: bool, force: bool, out: Console) -> Outcome:
+    """Run on NumPy, or in the simulator with a bar of its progress through the kernels."""
+    from emmy.runtime import execute
+
+    plan, arrays = program.plan, execute.arguments(program)
+    if simulate:
+        expect(program.kernels, force, out)
+        from rich.progress import track
+
+        kernels = track(program.kernels, "simulating kernels", console=out, transient=True)
+        found = execute.on_simulator(cast("Program", SimpleNamespace(plan=plan, kernels=kernels)), arrays)
+    else:
+        found = execute.on_numpy(program, arrays)
+    outputs = {name: to_torch(x, plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name, x in found.items()}
+    results = judge(plan, outputs, *references(program, program.captured.tensors))
+    return Outcome("simulate" if simulate else "numpy", results, tuple(map(KernelRun, plan.launches)))
+
+
+def expect(kernels: Sequence[Kernel], force: bool, out: Console) -> None:
+    """Say how much there is to simulate; EmmyError if it is too much and not forced."""
+    work = sum(k.threads * statements(k.body) for k in kernels)
+    if work > SIMULATED and not force:
+        raise EmmyError(f"the simulator would run {work:.1e} thread-statements, more than {SIMULATED:.0e}",
+                        "take smaller inputs or --device numpy, or add --force and wait")
+    if work > SIMULATED / 10:
+        out.print(f"simulating {work:.1e} thread-statements takes a while")
+
+
+def statements(body: tuple[Stmt, ...]) -> int:
+    """The statements that a thread runs, loops of unknown length counted once."""
+    return sum(1 + s.trips * sum(map(statements, s.bodies)) for s in body)
+
+
+# -- on a GPU -------------------------------------------------------------------------------------------------------
+def gpu_is_there() -> bool:
+    """Whether torch finds a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def gpu_target(wanted: str | None) -> str:
+    """The target to compile for: `wanted`, or the best for this GPU.  EmmyError without a GPU, or if its code does not run here."""
+    from emmy.egraph.rulebook import targets
+    from emmy.runtime.bundle import pick
+    from emmy.runtime.launch import cuda_device
+
+    device = cuda_device("cuda")
+    import torch
+
+    capability = torch.cuda.get_device_capability(device)
+    known = {name: None for name in ([wanted] if wanted else targets())}
+    try:
+        return pick(known, capability)
+    except EmmyError as error:
+        raise EmmyError(f"code for {', '.join(known)} does not run on this GPU, an sm_{capability[0]}{capability[1]}",
+                        "leave --target out, or run on --device numpy") from error
+
+
+def on_cuda(program: Program) -> Outcome:
+    """Build with nvcc, run and judge on the GPU, and time what is right."""
+    from emmy.runtime.build import build
+    from emmy.runtime.launch import cuda_device
+
+    device = cuda_device("cuda")
+    plan, captured = program.plan, program.captured
+    built = build(plan.source, program.target)
+    tensors = {name: x.detach().to(device) for name, x in captured.tensors.items()}
+    inputs = {name: tensors[name] for name in captured.inputs}
+    reports = {name: dataclasses.asdict(r) for name, r in built.functions.items()}
+    return launched(plan, built.cubin, reports, inputs, tensors, references(program, tensors))
+
+
+def of_bundle(bundle: Bundle) -> Outcome:
+    """Run a bundle on the GPU, judge and time it."""
+    from emmy.runtime.bundle import pick
+    from emmy.runtime.launch import cuda_device
+
+    device = cuda_device("cuda")
+    import torch
+
+    target = pick(bundle.cubins, torch.cuda.get_device_capability(device))
+    example = bundle.example(device)
+    tensors = example.inputs | example.weights
+    eager = None
+    if example.program is not None:
+        from emmy.evaluate.reference import evaluate_torch
+
+        eager = dict(zip(bundle.plan.outputs, evaluate_torch(example.program, tensors), strict=True))
+    return launched(bundle.plan, bundle.cubins[target], bundle.reports.get(target, {}), example.inputs, tensors, (example.references, eager))
+
+
+def launched(plan: Plan, cubin: bytes, reports: Mapping[str, Mapping[str, int]], inputs: Mapping[str, Any], tensors: Mapping[str, Any],
+             wanted: tuple[Mapping[str, Any], Mapping[str, Any] | None]) -> Outcome:
+    """Run a plan on the GPU that `tensors` are on."""
+    from emmy.runtime.launch import Executable
+    from emmy.runtime.timing import call_us, device_us
+
+    run = Executable(plan, cubin, {b.name: tensors[b.name] for b in plan.of("weight", "constant")})
+    arguments = tuple(inputs[name] for name in plan.inputs)
+    outputs = dict(zip(plan.outputs, run(*arguments, out=run.poisoned()), strict=True))
+    results = judge(plan, outputs, *wanted)
+    times: dict[int, float] = {}
+    whole = call = None
+    if all(r.right for r in results.values()) and plan.launches:
+        once = functools.partial(run, *arguments)
+        whole, call = device_us(once), call_us(once)
+        times = {0: whole} if len(plan.launches) == 1 else kernel_times(plan, cubin, tensors)
+    kernels = tuple(KernelRun(x, reports.get(x.kernel, {}).get("registers"), reports.get(x.kernel, {}).get("shared_bytes", 0) + x.shared_bytes
+                              if x.kernel in reports else None, times.get(k)) for k, x in enumerate(plan.launches))
+    return Outcome("cuda", results, kernels, whole, call)
+
+
+def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[int, float]:
+    """Microseconds of each launch alone, on the values that it has in the program."""
+    from emmy.runtime.launch import Executable
+    from emmy.runtime.timing import device_us
+
+    held, times = dict(tensors), {}
+    for k, x in enumerate(plan.launches):
+        (written,) = (name for name in x.arguments if name not in held)
+        reads = tuple(dict.fromkeys(name for name in x.arguments if name != written))
+        buffers = (*(dataclasses.replace(plan.buffer(name), role="input") for name in reads), dataclasses.replace(plan.buffer(written), role="output"))
+        run = Executable(dataclasses.replace(plan, buffers=buffers, launches=(x,), inputs=reads, outputs=(written,)), cubin, {})
+        arguments = tuple(held[name] for name in reads)
+        held[written], *_ = run(*arguments)
+        times[k] = device_us(functools.partial(run, *arguments))
+    return times

@@ -1,0 +1,86 @@
+"""torch.compile(model, backend="emmy") on the CPU, through the backend that pyproject.toml declares."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+NAME = "emmy"
+
+
+@pytest.fixture(autouse=True)
+def backend() -> Iterator[None]:
+    """The declared entry point, registered where the checkout runs without being installed; no graph outlives its test."""
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]["torch_dynamo_backends"]
+    if NAME not in torch._dynamo.list_backends():
+        torch._dynamo.register_backend(EntryPoint(NAME, declared[NAME], "torch_dynamo_backends").load(), name=NAME)
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+def two_results(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.softmax(-1) @ y, (x * 2).sum(0)
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    print(end="")       # Dynamo breaks the graph here
+    return y.amax(1) + 1
+
+
+@pytest.mark.parametrize("model, shapes", [(Block(), [(2, 5, 16)]), (two_results, [(6, 8), (8, 3)]), (broken, [(4, 7)])], ids=["module", "results", "break"])
+def test_agrees_with_eager(model: Any, shapes: list[tuple[int, ...]]) -> None:
+    tensors = [torch.randn(shape) for shape in shapes]
+    with torch.no_grad():
+        wanted, found = model(*tensors), torch.compile(model, backend=NAME, dynamic=False)(*tensors)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_bf16_keeps_its_dtype() -> None:
+    x = torch.randn(4, 32, dtype=torch.bfloat16)
+    found = torch.compile(lambda x: functional.rms_norm(x, [32]), backend=NAME)(x)
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found, functional.rms_norm(x, [32]), rtol=2e-2, atol=2e-2)
+
+
+def test_compiles_again_for_another_shape() -> None:
+    compiled = torch.compile(lambda x: x.cos() * 2, backend=NAME, dynamic=False)
+    for n in (3, 5):
+        x = torch.randn(n)
+        torch.testing.assert_close(compiled(x), x.cos() * 2)
+
+
+def test_writes_to_its_input() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    x = torch.zeros(3)
+    assert torch.compile(step, backend=NAME)(x).tolist() == [2, 2, 2]
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_an_uncovered_operator_is_named_with_its_line() -> None:
+    def ordered(x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(x + 1)[0]
+
+    with pytest.raises(Exception, match=r"(?s)aten\.sort\.default.*test_dynamo_backend\.py:\d+: return torch\.sort\(x \+ 1\)"):
+        torch.compile(ordered, backend=NAME)(torch.randn(4))

@@ -1,0 +1,179 @@
+"""Random Tensor IR programs, small enough to saturate in a moment: DAGs of every kind of node, and the shapes rules look for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from emmy.evaluate.values import Array
+from emmy.ir import dtype as dt
+from emmy.ir import index as ix
+from emmy.ir import tensor_ir as tir
+from emmy.ir.dtype import DType
+from emmy.ir.index import IxConst, Pos
+from emmy.ir.tensor_ir import Tensor
+
+EXTENTS = (2, 3, 3, 4)
+LARGEST = 200       # elements of a tensor
+UNARY = ("exp", "neg", "abs", "recip", "sqrt", "tanh")
+BINARY = ("add", "sub", "mul", "mul", "div", "max", "min")
+
+
+def arrays(program: tir.Program, seed: int = 0) -> dict[str, Array]:
+    """Inputs of a program: floats of one to two and both signs, and indices below the extent in the name of their input."""
+    rng = np.random.default_rng(seed)
+
+    def array(i: tir.Input) -> Array:
+        if i.element.kind == "int":
+            return rng.integers(0, int(i.name.split("_")[1]), i.dims, np.int64)
+        return (rng.uniform(1, 2, i.dims) * rng.choice((-1, 1, 1), i.dims)).astype(i.element.numpy)
+
+    return {i.name: array(i) for i in program.inputs}
+
+
+def view(x: Tensor, shape: tuple[int, ...], at: tuple[ix.Ix, ...]) -> Tensor:
+    return tir.IndexMap(shape, at, x)
+
+
+def apply(op: str, *args: Tensor) -> Tensor:
+    return tir.Elementwise(op, args)
+
+
+def along(x: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
+    """`x` broadcast to `shape`, its dimensions at `dims`."""
+    return view(x, shape, tuple(map(Pos, dims)))
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a[i, k] @ b[k, j]"""
+    (i, k), j = a.shape, b.shape[1]
+    return tir.Reduce("add", (2,), apply("mul", along(a, (i, j, k), (0, 2)), along(b, (i, j, k), (2, 1))))
+
+
+def constant(value: float, shape: tuple[int, ...], element: DType) -> Tensor:
+    return view(tir.Constant(element, dt.bits(element, value)), shape, ())
+
+
+class Builder:
+    """Draws nodes into a pool of floating-point tensors of one dtype."""
+
+    def __init__(self, draw: Callable[..., Any], element: DType):
+        self.draw, self.element = draw, element
+        self.pool: list[Tensor] = []
+        self.inputs = 0
+
+    def choose(self, options: list[Any] | tuple[Any, ...]) -> Any:
+        return self.draw(st.sampled_from(options))
+
+    def input(self, shape: tuple[int, ...]) -> Tensor:
+        self.inputs += 1
+        return tir.Input(f"x{self.inputs}", shape, self.element)
+
+    def fitting(self, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of the pool of this shape, one broadcast to it, or a new input."""
+        same = [x for x in self.pool if x.shape == shape]
+        options: list[Tensor] = [*same, *same]
+        for x in self.pool:
+            if len(x.shape) < len(shape) and x.shape == shape[len(shape) - len(x.shape):]:
+                options.append(along(x, shape, tuple(range(len(shape) - len(x.shape), len(shape)))))
+            if 0 < len(x.shape) < len(shape) and x.shape == shape[:len(x.shape)]:
+                options.append(along(x, shape, tuple(range(len(x.shape)))))
+        return self.choose(options) if options and self.draw(st.integers(0, 5)) else self.input(shape)
+
+    def any(self, rank: int = 0) -> Tensor:
+        options = [x for x in self.pool if len(x.shape) >= rank]
+        return self.choose(options) if options else self.input(tuple(self.choose(EXTENTS) for _ in range(rank)))
+
+    def step(self) -> Tensor:
+        kinds = (self.unary, self.binary, self.binary, self.reduction, self.reduction, self.scan, self.views, self.views, self.matmul, self.matmul,
+                 self.softmax, self.softmax, self.rounded, self.masked, self.gathered, self.scaled)
+        return self.choose(kinds)()
+
+    def unary(self) -> Tensor:
+        return apply(self.choose(UNARY), self.any())
+
+    def binary(self) -> Tensor:
+        x = self.any()
+        return apply(self.choose(BINARY), x, self.fitting(x.shape))
+
+    def scaled(self) -> Tensor:
+        x = self.any()
+        return apply(self.choose(("mul", "div", "add")), x, constant(self.choose((1.0, 0.5, -2.0)), x.shape, self.element))
+
+    def reduction(self) -> Tensor:
+        x = self.any(1)
+        axes = self.draw(st.sets(st.integers(0, len(x.shape) - 1), min_size=1))
+        return tir.Reduce(self.choose(("add", "add", "add", "max", "min", "mul")), tuple(sorted(axes)), x)
+
+    def scan(self) -> Tensor:
+        x = self.any(1)
+        return tir.Scan(self.choose(("add", "max")), self.draw(st.integers(0, len(x.shape) - 1)), x)
+
+    def views(self) -> Tensor:
+        x = self.any(1)
+        last = len(x.shape) - 1
+        points = [Pos(k) for k in range(len(x.shape))]
+        match self.choose(("transpose", "slice", "flip", "reshape", "split")):
+            case "transpose" if last:
+                return view(x, (*x.shape[:-2], x.shape[-1], x.shape[-2]), (*points[:-2], points[-1], points[-2]))
+            case "slice" if x.shape[-1] > 1: return view(x, (*x.shape[:-1], x.shape[-1] - 1), (*points[:-1], ix.add(points[-1], IxConst(1))))
+            case "reshape" if last: return view(x, (prod(x.shape),), ix.unflatten(Pos(0), x.shape))
+            case "split" if x.shape[-1] == 4:
+                return view(x, (*x.shape[:-1], 2, 2), (*points[:-1], ix.add(ix.mul(Pos(last), 2), Pos(last + 1))))
+        return view(x, x.shape, (*points[:-1], ix.add(ix.mul(points[-1], -1), IxConst(x.shape[-1] - 1))))
+
+    def matrix(self, rows: int | None = None) -> Tensor:
+        options = [x for x in self.pool if len(x.shape) == 2 and rows in (None, x.shape[0])]
+        return self.choose(options) if options else self.input((rows or self.choose(EXTENTS), self.choose(EXTENTS)))
+
+    def matmul(self) -> Tensor:
+        a = self.matrix()
+        return product(a, view(a, a.shape[::-1], (Pos(1), Pos(0))) if self.draw(st.booleans()) else self.matrix(a.shape[1]))
+
+    def softmax(self) -> Tensor:
+        score = self.matrix()
+        top = tir.Reduce("max", (1,), score)
+        weight = apply("exp", apply("sub", score, along(top, score.shape, (0,))))
+        total = tir.Reduce("add", (1,), weight)
+        match self.choose(("weights", "total", "values", "scaled", "normalised")):
+            case "weights": return apply("div", weight, along(total, score.shape, (0,)))
+            case "total": return total
+            case "values": return product(weight, self.matrix(score.shape[1]))
+            case "scaled": return tir.Reduce("add", (1,), apply("mul", weight, self.fitting(score.shape)))
+        return product(apply("div", weight, along(total, score.shape, (0,))), self.matrix(score.shape[1]))
+
+    def rounded(self) -> Tensor:
+        x = self.any()
+        if self.element is not dt.f32:
+            return tir.Cast(self.element, tir.Cast(dt.f16, x))
+        half = self.choose((tir.Round, tir.Round, tir.Cast))(dt.bf16, x)
+        return tir.Cast(dt.f32, half)
+
+    def masked(self) -> Tensor:
+        x = self.any(1)
+        edge = self.choose(tuple(range(len(x.shape))))
+        mask = apply("lt", tir.IndexValue(x.shape, Pos(edge)), view(tir.Constant(dt.i64, 2), x.shape, ()))
+        return apply("select", mask, x, self.fitting(x.shape))
+
+    def gathered(self) -> Tensor:
+        x = self.any(1)
+        self.inputs += 1
+        index = tir.Input(f"i{self.inputs}_{x.shape[0]}", (self.choose(EXTENTS), *x.shape[1:]) if self.draw(st.booleans()) else x.shape, dt.i64)
+        return tir.Gather(0, (IxConst(0), *map(Pos, range(1, len(x.shape)))), x, index)
+
+
+@st.composite
+def programs(draw: Callable[..., Any], steps: int = 7) -> tir.Program:
+    """A program of up to `steps` drawn nodes (some of several) and one or two outputs."""
+    made = Builder(draw, draw(st.sampled_from((dt.f32, dt.f32, dt.f32, dt.f64))))
+    made.pool = [made.input((draw(st.sampled_from(EXTENTS)), draw(st.sampled_from(EXTENTS)))) for _ in range(draw(st.integers(1, 2)))]
+    for _ in range(draw(st.integers(2, steps))):
+        node = made.step()
+        if node.size <= LARGEST and len(node.shape) <= 4:
+            made.pool.append(node)
+    outputs = [made.pool[-1], *([made.choose(made.pool[:-1])] if len(made.pool) > 3 and draw(st.booleans()) else [])]
+    return tir.Program(tuple((f"y{k}", x) for k, x in enumerate(outputs)))
