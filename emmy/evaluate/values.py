@@ -48,6 +48,8 @@ class Space:
 
     def load(self, tensor: Array, point: Sequence[Array]) -> Array:
         """The elements of `tensor` at `point`, one array of integers a dimension of the tensor."""
+        if not tensor.size:
+            return np.zeros(np.broadcast_shapes((1,) * self.rank, *(c.shape for c in point)), tensor.dtype)
         varying = [[d for d, n in enumerate(c.shape) if n != 1] for c in point]
         along = [d for own in varying for d in own]
         if len(set(along)) < len(along) or any(len(own) > 1 for own in varying):
