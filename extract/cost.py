@@ -15,6 +15,7 @@ STEP_US = 0.8           # one dependent round of global loads, with the work tha
 JOIN_US = 0.25          # one meeting of the warps of a block
 L1_BYTES_A_CYCLE = 128  # of a multiprocessor
 CLOCK_GHZ = 1.7
+TENSOR_SHARE = 0.6      # of the rate of tensor cores, that instructions of one warp reach
 L2_TO_DRAM = 1.4        # bandwidth of the second-level cache over device memory's, for data that is there
 
 
@@ -24,6 +25,7 @@ class Features(NamedTuple):
     `dram_bytes`: each tensor once.  `l2_bytes`: what multiprocessors ask for.  `l1_bytes`: what threads ask for, in whole sectors.
     `slots`: fp32 instruction slots of all threads.  `shared_words`: 4-byte shared-memory reads of all threads, conflicts counted.
     `steps`, `joins`: dependent load rounds and barriers of one block.  `access`: bytes of the widest access of a thread.
+    `tensor_flops`: operations of tensor cores on halves, those on padding included.
     """
 
     dram_bytes: float
@@ -38,6 +40,7 @@ class Features(NamedTuple):
     steps: float
     joins: float
     access: int
+    tensor_flops: float = 0
 
 
 def seconds(f: Features, gpu: Hardware) -> float:
@@ -51,6 +54,7 @@ def seconds(f: Features, gpu: Hardware) -> float:
     width = {1: 0.45, 2: 0.6, 4: 0.88, 8: 0.97}.get(f.access, 1.0)
     memory = max(f.dram_bytes / (gpu.bandwidth_TBs * 1e12), f.l2_bytes / (gpu.bandwidth_TBs * 1e12 * L2_TO_DRAM)) / (width * max(busy * occupancy, 1e-3))
     cycles = max(f.slots / 128, f.shared_words / 32, f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
-    work = cycles / (CLOCK_GHZ * 1e9) * balance / max(busy * occupancy, 1e-3)
+    tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE) * balance / max(busy * min(1.0, 2 * occupancy), 1e-3)
+    work = max(cycles / (CLOCK_GHZ * 1e9) * balance / max(busy * occupancy, 1e-3), tensor)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))
     return gpu.launch_us * 1e-6 + max(memory, work, chain) + 0.1 * min(memory, work)

@@ -9,13 +9,15 @@ from typing import Any
 
 from emmy.egraph.rulebook import EGraph, hardware_rules, math_classes
 from emmy.errors import EmmyError
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.ir.loop_ir import Value
+from emmy.ir.dtype import DType
+from emmy.ir.loop_ir import Value, load_of
 
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
-            "FitsRegisters": "more registers than the register file holds", "Divides": "its width does not divide the innermost axis, or is too wide for its elements"}
+            "FitsRegisters": "more registers than the register file holds", "Divides": "its width does not divide the innermost axis, is too wide for its elements, or its tile is no multiple of the instruction's"}
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
@@ -43,6 +45,10 @@ def options(pins: tile.Row) -> list[str]:
     out = [f"(ThreadsOption {t})" for t in re.findall(r"^t(\d+)$", pins.work)]
     out += [f"(WarpsOption {w})" for w in re.findall(r"^w(\d+)$", pins.work)]
     out += [f"(WidthOption {v})" for v in re.findall(r"^v(\d+)$", pins.tile)]
+    warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
+    cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
+    out += [f"(StagesOption {stages[1]})"] if stages else []
+    out += [f"(MmaOption {' '.join((*warps.groups(), *cover.groups()))})"] if warps and cover else []
     grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
@@ -81,7 +87,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
         out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})', f'(set (Span "{f.name}") {axes(f.span)})']
         out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
-        out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts))]
+        out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
+                *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in (dt.bf16, dt.f16) if half_valued(x, half))]
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
@@ -96,6 +103,17 @@ def factors(v: Value) -> tuple[Value, ...]:
     if isinstance(v, loop.Apply) and v.op == "mul":
         return *factors(v.args[0]), *factors(v.args[1])
     return (v,)
+
+
+def half_valued(v: Value, half: DType) -> bool:
+    """Whether `v` has values of the half type, or is computed from such values alone, with no cast of the program's to another type."""
+    match v:
+        case loop.Load(_, element, _): return element is half
+        case loop.Cast(element, x) | loop.Round(element, x): return element is half or element is dt.f32 and load_of(x, half) is not None
+        case loop.Const(element, _): return element is dt.f32
+        case loop.Apply("select", (_, x, y)): return half_valued(x, half) and half_valued(y, half)
+        case loop.Apply(_, args): return v.dtype is dt.f32 and all(half_valued(x, half) for x in args)
+    return False
 
 
 def axes(of: Iterable[int]) -> str:
@@ -114,7 +132,7 @@ class _Reader:
         self.engine = graph.engine
         self.tables = graph.engine.freeze().functions
         self.kernel = self.tables["Kernel"].rows[0].output if self.tables["Kernel"].rows else None
-        self.terms = {r.output: (name, r.inputs) for name in ("MapForm", "FoldForm", "ContractionForm", "TwistForm", "MapRow", "FoldRow", "TiledRow") for r in self.tables[name].rows}
+        self.terms = {r.output: (name, r.inputs) for name in ("MapForm", "FoldForm", "ContractionForm", "TwistForm", "MapRow", "FoldRow", "TiledRow", "MmaRow") for r in self.tables[name].rows}
 
     def rows(self, table: str, where: Any = lambda r: True) -> list[tile.Schedule]:
         """The schedules in a table of (Form, Row), sorted."""
@@ -135,6 +153,8 @@ class _Reader:
             how, threads, width = self.engine.value_to_string(args[0]), number(args[1]), number(args[2])
             return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how)
         p, q, m, n, k, d = map(number, args[1:])
+        if name == "MmaRow":
+            return tile.Row(f"w{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem-async")
         return tile.Row(f"t{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem")
 
 

@@ -15,22 +15,14 @@ from emmy.instructions.ldmatrix import LoadMatrix
 from emmy.instructions.registers import DeclareArray
 from emmy.instructions.shared_memory import StoreSharedVector
 from emmy.ir import dtype as dt
-from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Expr, SharedBuffer, Thread, Var, int32
-from emmy.ir.loop_ir import Value
+from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel.scalar import Emitter, vectorises
 from emmy.lower.tile_to_kernel.staging import Side, Strip, both, counted, under
 
 CHUNK = 8       # halves of one row of a matrix: 16 bytes
 MATRIX = 16     # positions and folded elements of one fragment read
-
-
-def load_of(v: Value, element: DType) -> loop.Load | None:
-    """The load of `element` that `v` is, but for conversions that keep its value."""
-    while isinstance(v, loop.Cast | loop.Round) and v.element in (element, dt.f32):
-        v = v.x
-    return v if isinstance(v, loop.Load) and v.element is element else None
 
 
 class Panel(Side):
