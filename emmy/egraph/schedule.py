@@ -14,6 +14,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
+from emmy.lower.tile_to_kernel.scalar import vectorises
 
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
@@ -89,6 +90,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
         out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
                 *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in (dt.bf16, dt.f16) if half_valued(x, half))]
+        out += [f'(set (ComputedOperands "{f.name}") {0 if len(parts) == 2 and all(in_runs(kernel, x) for x in parts) else 1})']
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
@@ -107,13 +109,24 @@ def factors(v: Value) -> tuple[Value, ...]:
 
 def half_valued(v: Value, half: DType) -> bool:
     """Whether `v` has values of the half type, or is computed from such values alone, with no cast of the program's to another type."""
+    return load_of(v, half) is not None or computed_from(v, half)
+
+
+def computed_from(v: Value, half: DType) -> bool:
     match v:
         case loop.Load(_, element, _): return element is half
-        case loop.Cast(element, x) | loop.Round(element, x): return element is half or element is dt.f32 and load_of(x, half) is not None
+        case loop.Cast(element, _) | loop.Round(element, _): return element is half
         case loop.Const(element, _): return element is dt.f32
-        case loop.Apply("select", (_, x, y)): return half_valued(x, half) and half_valued(y, half)
-        case loop.Apply(_, args): return v.dtype is dt.f32 and all(half_valued(x, half) for x in args)
+        case loop.Apply("select", (_, x, y)): return computed_from(x, half) and computed_from(y, half)
+        case loop.Apply(_, args): return v.dtype is dt.f32 and all(computed_from(x, half) for x in args)
     return False
+
+
+def in_runs(kernel: tile.Kernel, v: Value) -> bool:
+    """Whether `v` is a load of halves that lie in aligned runs of 8 along some axis: 16 bytes, which one asynchronous copy moves."""
+    load = next(filter(None, (load_of(v, half) for half in (dt.bf16, dt.f16))), None)
+    tensor = next((t for t in kernel.tensors if load and t.name == load.tensor), None)
+    return load is not None and tensor is not None and any(n % 8 == 0 and vectorises(tensor, load.point, a, 8) for a, n in kernel.extents.items())
 
 
 def axes(of: Iterable[int]) -> str:

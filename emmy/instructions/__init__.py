@@ -10,5 +10,6 @@ from emmy.instructions.registers import Assign, Declare, DeclareArray, Let, SetE
 from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreShared, StoreSharedVector
 from emmy.instructions.shuffle import ShuffleXor
 
-__all__ = ["Assign", "Barrier", "CommitCopies", "CopyAsync", "Declare", "DeclareArray", "For", "If", "Let", "LoadGlobal", "LoadGlobalVector",
-    "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "SetElement", "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreShared", "StoreSharedVector", "WaitCopies"]
+__all__ = ["Assign", "Barrier", "CommitCopies", "CopyAsync", "Declare", "DeclareArray", "For", "If", "Let", "LoadGlobal",
+    "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "SetElement", "ShuffleXor", "StoreGlobal", "StoreGlobalVector",
+    "StoreShared", "StoreSharedVector", "WaitCopies"]

@@ -80,7 +80,8 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
   if constexpr (N == 1)
     asm volatile("ldmatrix.sync.aligned.m8n8.x1{trans}.shared.b16 {{%0}}, [%1];" : "=r"(r[0]) : "r"(emmy_shared(row)) : "memory");
   else if constexpr (N == 2)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2{trans}.shared.b16 {{%0, %1}}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(emmy_shared(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2{trans}.shared.b16 {{%0, %1}}, [%2];"
+      : "=r"(r[0]), "=r"(r[1]) : "r"(emmy_shared(row)) : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(emmy_shared(row)) : "memory");
@@ -88,7 +89,8 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
     **{f"emmy_mma_{half}": f"""{_DEVICE} void emmy_mma_{half}(float* sum, const {TYPES[half]}* left, const {TYPES[half]}* right) {{
   const unsigned* const a = reinterpret_cast<const unsigned*>(left);
   const unsigned* const b = reinterpret_cast<const unsigned*>(right);
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{half}.{half}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{half}.{half}.f32 "
+    "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
     : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}""" for half in (dt.f16, dt.bf16)},
 }

@@ -27,12 +27,12 @@ MATRIX = 16     # positions and folded elements of one fragment read
 
 class Panel(Side):
     """One value of a side as tiles of `element`.  A load that lies in aligned runs of 8 is copied asynchronously; any other value is
-    computed in registers and rounded as it is written."""
+    computed in registers and rounded as it is written.  `left`: which operand of mma it is; `first`: where the warp's positions begin."""
 
     def __init__(self, scope: Emitter, value: Value, strip: Strip, axis: int, depth: int, threads: int, slots: int, element: DType,
-                 left: bool, first: Expr):
+                 left: bool, first: Expr, lane: Expr):
         super().__init__(scope, [value], strip, axis, depth, threads, slots)
-        self.left, self.first, self.element = left, first, element      # `first`: where the warp's positions begin in the tile
+        self.left, self.element = left, element
         self.by_depth = self.along == axis
         self.pitch = depth if self.by_depth else strip.width
         self.spread = gcd(self.pitch // CHUNK, 8)
@@ -43,33 +43,50 @@ class Panel(Side):
         if self.load is not None:
             self.vector = CHUNK
             self.chunks = -(-self.slot // (CHUNK * threads))
+        # which of the four 8 x 8 matrices of a read this lane gives a row of: the left operand of mma has its halves of rows next to
+        # each other in registers, the right one its halves of the folded axis
+        matrix, line = lane // 8, lane % 8
+        position, element_half = (matrix % 2, matrix // 2) if left else (matrix // 2, matrix % 2)
+        row = first + position * 8 + line if self.by_depth else element_half * 8 + line
+        self.line = scope.let("line", row * self.pitch)
+        self.chunk = scope.let("chunk", element_half if self.by_depth else first // CHUNK + position)
+        self.turn = scope.let("turn", self.swizzle(line))
 
     @property
     def slot(self) -> int:
         return self.depth * self.strip.width
 
-    def swizzled(self, row: Expr, chunk: Expr) -> Expr:
-        """The place in its row of a chunk of a row."""
-        return chunk ^ row % 8 // (8 // self.spread) if self.spread > 1 else chunk
+    def swizzle(self, row: Expr) -> Expr:
+        """What the chunks of a row are exchanged by."""
+        return row % 8 // (8 // self.spread) if self.spread > 1 else int32(0)
 
-    def place(self, depth: Expr, across: Expr) -> Expr:
-        """The place in a tile of element `depth` of the folded axis at position `across`."""
-        row, column = (across, depth) if self.by_depth else (depth, across)
-        return row * self.pitch + (self.swizzled(row, column // CHUNK) * CHUNK + column % CHUNK)
+    def _run(self, scope: Emitter, c: Expr) -> tuple[Expr, Expr, Expr, Expr | None]:
+        """The run `c` that a thread writes in a tile: where it begins on the folded axis and in the strip, its place, whether there is one."""
+        n, per = self.vector, self.pitch // self.vector
+        index = scope.let("c", Thread() + c * self.threads)
+        guard = None if self.slot // n % self.threads == 0 else index < self.slot // n
+        row, part = index // per, index % per
+        chunk, rest = (part, int32(0)) if n == CHUNK else (part * n // CHUNK, part * n % CHUNK)
+        place = row * self.pitch + ((chunk ^ self.swizzle(row)) * CHUNK + rest)
+        return (part * n, row, place, guard) if self.by_depth else (row, part * n, place, guard)
+
+    def _chunk(self, scope: Emitter, c: Expr) -> tuple[Expr, Expr, Expr | None]:
+        depth, across, _, guard = self._run(scope, c)
+        return depth, across, guard
 
     def copy(self, scope: Emitter, start: Expr, slot: Expr) -> None:
         """Begin to copy the tile at `start` of the folded axis to element `slot` of the buffer; zeros beyond the ends of either axis."""
         assert self.load is not None
         c = Var(scope.name("c"), dt.i32)
         outer = scope.child()
-        depth, across, guard = self._chunk(outer, c)
+        depth, across, place, guard = self._run(outer, c)
         k, at = outer.let("k", start + depth), outer.let("p", self.strip.first + across)
         inner = outer.child()
         inner.place(self.strip.axes, inner.whole(at))
         inner.axes[self.axis] = inner.whole(k)
         there = both(self.strip.inside(at), None if self.extent % self.depth == 0 else k < self.extent)
         source = inner.offset(self.load.tensor, self.load.point)
-        inner.emit(CopyAsync(self.buffer.name, slot + self.place(depth, across), CHUNK, self.load.tensor, source, there))
+        inner.emit(CopyAsync(self.buffer.name, slot + place, CHUNK, self.load.tensor, source, there))
         outer.emit(*under(guard, inner.body))
         scope.emit(counted(c, self.chunks, outer))
 
@@ -77,22 +94,15 @@ class Panel(Side):
         """Round what `fetch` computed and write it to the tile at element `slot` of the buffer."""
         (array,), n = arrays, self.vector
         for c in range(self.chunks):
-            depth, across, guard = self._chunk(scope, int32(c))
-            scope.emit(*under(guard, [StoreSharedVector(self.buffer.name, slot + self.place(depth, across), array, c * n, n)]))
+            _, _, place, guard = self._run(scope, int32(c))
+            scope.emit(*under(guard, [StoreSharedVector(self.buffer.name, slot + place, array, c * n, n)]))
 
     def fragments(self, scope: Emitter, count: int, step: Expr, slot: Expr) -> str:
-        """The halves that a lane holds of `count` fragments of 16 positions, at 16 elements of the folded axis from 16 * step on of the tile
-        at `slot`: 8 for each fragment, as the left operand of mma or as the right ones of two."""
+        """The halves that a lane holds of `count` fragments of 16 positions, at 16 elements of the folded axis from 16 * step on, of the
+        tile at `slot`: 8 for each fragment, as the left operand of mma or as the right ones of two."""
         array, t = scope.name("a"), Var(scope.name("t"), dt.i32)
-        lane = Thread() % 32
-        matrix, line = lane // 8, lane % 8
-        near, far = matrix % 2, matrix // 2         # which of two 8 x 8 matrices: next to each other in registers, and further apart
-        position, element = (near, far) if self.left else (far, near)
-        if self.by_depth:
-            row, chunk = self.first + position * 8 + line + t * MATRIX, element + step * 2
-        else:
-            row, chunk = element * 8 + line + step * MATRIX, self.first // CHUNK + position + t * 2
-        at = slot + (row * self.pitch + self.swizzled(line, chunk) * CHUNK)
+        lines, chunks = (t, step) if self.by_depth else (step, t)
+        at = slot + (self.line + lines * (MATRIX * self.pitch) + ((self.chunk + chunks * 2) ^ self.turn) * CHUNK)
         body = scope.child()
         body.emit(LoadMatrix(array, t * 8, 8, self.buffer.name, at, not self.by_depth))
         scope.emit(DeclareArray(array, self.element, count * 8, None))

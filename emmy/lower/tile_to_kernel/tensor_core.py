@@ -58,9 +58,10 @@ def tiling(row: tile.Row) -> Tiling:
     stage = re.fullmatch(r"d(\d+)/smem-async", row.stage)
     if not work or not cover or not stage or row.reduce:
         raise IRError(f"row {row}: a row of tensor cores is spelled WORK=w2x4,TILE=mma_m16n8k16_bf16_f32/f4x4/k32,STAGE=d3/smem-async")
-    out = Tiling(*map(int, (*work.groups(), *cover.groups()[1:], stage[1])), dt.named(cover[1]))
+    down, across, rows, columns, depth, stages = map(int, (*work.groups(), *cover.groups()[1:], stage[1]))
+    out = Tiling(down, across, rows, columns, depth, stages, dt.named(cover[1]))
     if min(out[:-1]) < 1 or out.columns % 2 or out.depth % 16 or out.stages < 2 or out.threads > 1024:
-        raise IRError(f"row {row}: an even number of columns of tiles, a depth in 16s, 2 stages or more, and at most 1024 threads are needed")
+        raise IRError(f"row {row}: it takes an even number of columns of tiles, a depth in 16s, 2 stages or more, at most 1024 threads")
     return out
 
 
@@ -120,7 +121,8 @@ class Multiplication:
                     raise IRError(f"{kernel.name}: fold {p.fold.name} is no product of rows and columns")
                 strip, begin = (self.rows, down) if left else (self.columns, across)
                 if (value, left) not in self.panels:
-                    self.panels[value, left] = Panel(scope, value, strip, p.fold.axis, t.depth, t.threads, t.stages, t.element, left, begin)
+                    self.panels[value, left] = Panel(scope, value, strip, p.fold.axis, t.depth, t.threads, t.stages, t.element, left,
+                                                     begin, lane)
         self.copied = [p for p in self.panels.values() if p.load is not None]
         self.computed = [p for p in self.panels.values() if p.load is None]
 
@@ -167,7 +169,8 @@ class Multiplication:
         t = self.tiling
         k, i, j = (Var(scope.name(x), dt.i32) for x in "kij")
         body = scope.child()
-        arrays = {key: panel.fragments(body, t.rows if panel.left else t.columns // 2, k, slot * panel.slot) for key, panel in self.panels.items()}
+        counts = {True: t.rows, False: t.columns // 2}
+        arrays = {key: panel.fragments(body, counts[panel.left], k, slot * panel.slot) for key, panel in self.panels.items()}
         inner, outer = body.child(), body.child()
         for p, into in zip(self.products, self.sums, strict=True):
             assert p.left is not None and p.right is not None
