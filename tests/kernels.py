@@ -219,9 +219,10 @@ def branches() -> Kernel:
         StoreGlobal("odds", t, odd)))
 
 
-def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool = True, barrier: bool = True, transposed: bool | None = None) -> Kernel:
-    """dst[16, 8] = a[16, 16] b on one tensor core, twice by two warps: b is stored [n, k] if `by_column`, else [k, n].
-    Copies of the last 16 bytes of b, past its end, are zeros.  `wait`, `barrier`: whether the copies are waited for; `transposed`: how b is read."""
+def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool = True, barrier: bool = True,
+                   transposed: bool | None = None) -> Kernel:
+    """dst[16, 8] = a[16, 16] b, once by each of two warps: b is stored [n, k] if `by_column`, else [k, n]; its last 16 bytes lie beyond
+    the buffer's end and are zeros.  `wait`, `barrier`: whether the copies are waited for; `transposed`: how b is read."""
     t, lane = Thread(), i32("lane")
     parts = Element("acc", dt.f32, i32("e"))
     row, column = lane // 4 + i32("e") // 2 * 8, lane % 4 * 2 + i32("e") % 2

@@ -18,7 +18,8 @@ from emmy.lower.tile_to_kernel.scalar import vectorises
 
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
-            "FitsRegisters": "more registers than the register file holds", "Divides": "its width does not divide the innermost axis, is too wide for its elements, or its tile is no multiple of the instruction's"}
+            "FitsRegisters": "more registers than the register file holds", 
+            "Divides": "its width does not divide the innermost axis or is too wide for its elements; or its tile is no multiple of an instruction"}
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
@@ -126,7 +127,9 @@ def in_runs(kernel: tile.Kernel, v: Value) -> bool:
     """Whether `v` is a load of halves that lie in aligned runs of 8 along some axis: 16 bytes, which one asynchronous copy moves."""
     load = next(filter(None, (load_of(v, half) for half in (dt.bf16, dt.f16))), None)
     tensor = next((t for t in kernel.tensors if load and t.name == load.tensor), None)
-    return load is not None and tensor is not None and any(n % 8 == 0 and vectorises(tensor, load.point, a, 8) for a, n in kernel.extents.items())
+    if load is None or tensor is None:
+        return False
+    return any(n % 8 == 0 and vectorises(tensor, load.point, a, 8) for a, n in kernel.extents.items())
 
 
 def axes(of: Iterable[int]) -> str:
@@ -145,7 +148,8 @@ class _Reader:
         self.engine = graph.engine
         self.tables = graph.engine.freeze().functions
         self.kernel = self.tables["Kernel"].rows[0].output if self.tables["Kernel"].rows else None
-        self.terms = {r.output: (name, r.inputs) for name in ("MapForm", "FoldForm", "ContractionForm", "TwistForm", "MapRow", "FoldRow", "TiledRow", "MmaRow") for r in self.tables[name].rows}
+        terms = ("MapForm", "FoldForm", "ContractionForm", "TwistForm", "MapRow", "FoldRow", "TiledRow", "MmaRow")
+        self.terms = {r.output: (name, r.inputs) for name in terms for r in self.tables[name].rows}
 
     def rows(self, table: str, where: Any = lambda r: True) -> list[tile.Schedule]:
         """The schedules in a table of (Form, Row), sorted."""

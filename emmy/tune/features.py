@@ -183,8 +183,8 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     products = blocks * high * wide * k * folds
     work = 16 * products / 2048 + staged + 2 * census.slots((kernel.result,), *kernel.outer)
     return Features(census.dram, max(census.dram, staged), 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
-                    48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide), 0.6 * rounds / (stages - 1), rounds * 0.1,
-                    16, 2 * products)
+                    48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
+                    0.6 * rounds / (stages - 1), rounds * 0.1, 16, 2 * products)
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:

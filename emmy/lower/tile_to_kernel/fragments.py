@@ -61,7 +61,7 @@ class Panel(Side):
         return row % 8 // (8 // self.spread) if self.spread > 1 else int32(0)
 
     def _run(self, scope: Emitter, c: Expr) -> tuple[Expr, Expr, Expr, Expr | None]:
-        """The run `c` that a thread writes in a tile: where it begins on the folded axis and in the strip, its place, whether there is one."""
+        """The thread's run `c` of a tile: where it begins on the folded axis and in the strip, its place, whether there is one."""
         n, per = self.vector, self.pitch // self.vector
         index = scope.let("c", Thread() + c * self.threads)
         guard = None if self.slot // n % self.threads == 0 else index < self.slot // n

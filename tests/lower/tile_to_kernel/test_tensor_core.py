@@ -119,7 +119,8 @@ def test_batches_and_several_axes_on_a_side() -> None:
     t = tensors(dt.bf16, x=(2, 5, 24), w=(3, 8, 24))
     made = kernel(total(4, op("mul", load(t, "x", 0, 1, 4), load(t, "w", 2, 3, 4))), (0, 2, 1, 3), {0: 2, 1: 5, 2: 3, 3: 8, 4: 24}, t)
     x = wide(made)
-    close(run(made, tensor_core.lower(made, schedule("contraction", DEEP, (0, 1), (2, 3))), random(made)), np.einsum("btk,opk->botp", x["x"], x["w"]))
+    form = tensor_core.lower(made, schedule("contraction", DEEP, (0, 1), (2, 3)))
+    close(run(made, form, random(made)), np.einsum("btk,opk->botp", x["x"], x["w"]))
 
 
 def test_what_tensor_cores_do_not_add_up() -> None:
