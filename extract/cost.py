@@ -1,7 +1,8 @@
 """What a scheduled kernel costs: features in, seconds out.
 
-The model is a roofline with three corrections that choose between rows: waves of blocks over multiprocessors, the chain of
-dependent steps of one block, and traffic below device memory.  It ranks; measured times outrank it.
+A roofline with the corrections that choose between rows: memory needs enough bytes in flight, a block's dependent steps
+are a chain that waves of blocks repeat, and rows read twice come from the first cache only while they fit it.  The
+constants were fitted to an H200 (`benchmarks/results/h200`); the model ranks, and measured times outrank it.
 """
 
 from __future__ import annotations
@@ -11,25 +12,30 @@ from typing import NamedTuple
 
 from extract.hardware import Hardware
 
-STEP_US = 0.8           # one dependent round of global loads, with the work that hangs on it
-JOIN_US = 0.25          # one meeting of the warps of a block
-L1_BYTES_A_CYCLE = 128  # of a multiprocessor
+STEP_US = 0.6               # one dependent round of global loads
+JOIN_US = 0.2               # one meeting of the warps of a block
+L1_BYTES = 160 << 10        # of a multiprocessor, for data that its blocks read again
+L1_BYTES_A_CYCLE = 128
 CLOCK_GHZ = 1.7
-TENSOR_SHARE = 0.6      # of the rate of tensor cores, that instructions of one warp reach
-L2_TO_DRAM = 1.4        # bandwidth of the second-level cache over device memory's, for data that is there
+TENSOR_SHARE = 0.6          # of the rate of tensor cores: what instructions of one warp reach
+L2_TO_DRAM = 1.4            # bandwidth of the second-level cache over device memory's, for data that is there
+IN_FLIGHT = 32 << 10        # bytes a multiprocessor must have under way to fill its share of the memory's bandwidth
+WARPS = 16                  # that a multiprocessor needs to hide arithmetic latency
 
 
 class Features(NamedTuple):
     """What a kernel does with a row.
 
-    `dram_bytes`: each tensor once.  `l2_bytes`: what multiprocessors ask for.  `l1_bytes`: what threads ask for, in whole sectors.
-    `slots`: fp32 instruction slots of all threads.  `shared_words`: 4-byte shared-memory reads of all threads, conflicts counted.
-    `steps`, `joins`: dependent load rounds and barriers of one block.  `access`: bytes of the widest access of a thread.
-    `tensor_flops`: operations of tensor cores on halves, those on padding included.
+    `dram_bytes`: each tensor once.  `l2_bytes`: what multiprocessors ask of the second-level cache.  `reread_bytes`: what blocks
+    read again, `block_bytes` of it by one block.  `l1_bytes`: what threads ask for, in whole sectors.  `slots`: fp32 instruction
+    slots of all threads.  `shared_words`: 4-byte shared-memory words read by all threads.  `steps`, `joins`: dependent load
+    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores on halves.
     """
 
     dram_bytes: float
     l2_bytes: float
+    reread_bytes: float
+    block_bytes: float
     l1_bytes: float
     slots: float
     shared_words: float
@@ -39,22 +45,28 @@ class Features(NamedTuple):
     shared_bytes: int
     steps: float
     joins: float
-    access: int
+    access: float
     tensor_flops: float = 0
 
 
 def seconds(f: Features, gpu: Hardware) -> float:
     """The predicted time of one launch."""
-    resident = max(1, min(gpu.max_threads_per_sm // max(f.threads, 32), gpu.registers_per_sm // (max(f.registers, 16) * f.threads),
-                          gpu.shared_bytes_per_sm // max(f.shared_bytes, 1), 32))
-    busy = min(f.blocks, gpu.sms) / gpu.sms
-    occupancy = min(1.0, min(resident, ceil(f.blocks / gpu.sms)) * f.threads / 512)     # 16 warps hide most of the latency
+    registers = max(f.registers, 16) * ceil(f.threads / 32) * 32
+    resident = max(1, min(gpu.max_threads_per_sm // max(f.threads, 32), gpu.registers_per_sm // registers,
+                          gpu.shared_bytes_per_sm // max(f.shared_bytes + 1024, 1), 32))
     share = f.blocks / gpu.sms
-    balance = ceil(share) / share if 1 <= share < resident * 4 else 1.0                 # the last wave's idle multiprocessors
-    width = {1: 0.45, 2: 0.6, 4: 0.88, 8: 0.97}.get(f.access, 1.0)
-    memory = max(f.dram_bytes / (gpu.bandwidth_TBs * 1e12), f.l2_bytes / (gpu.bandwidth_TBs * 1e12 * L2_TO_DRAM)) / (width * max(busy * occupancy, 1e-3))
-    cycles = max(f.slots / 128, f.shared_words / 32, f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
-    tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE) * balance / max(busy * min(1.0, 2 * occupancy), 1e-3)
-    work = max(cycles / (CLOCK_GHZ * 1e9) * balance / max(busy * occupancy, 1e-3), tensor)
+    busy = min(share, 1.0)
+    held = min(resident, ceil(share))                                   # blocks that a multiprocessor has at once
+    idle = ceil(share) / share if 1 <= share < 4 * resident else 1.0    # the last wave's idle multiprocessors
+    bandwidth = gpu.bandwidth_TBs * 1e12
+    flight = min(1.0, (held * f.threads * f.access / IN_FLIGHT)) ** 0.3
+    spilled = f.reread_bytes if held * f.block_bytes > L1_BYTES else 0.0
+    memory = max(f.dram_bytes / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight)
+    hiding = min(1.0, held * f.threads / 32 / WARPS) ** 0.3
+    issue, shared = f.slots / 128, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
+    cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
+    tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE)
+    work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))
-    return gpu.launch_us * 1e-6 + max(memory, work, chain) + 0.1 * min(memory, work)
+    longest, *others = sorted((memory, work, chain), reverse=True)
+    return gpu.launch_us * 1e-6 + longest + 0.2 * sum(others)

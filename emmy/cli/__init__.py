@@ -58,9 +58,12 @@ def show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Version = Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")]
+
+
 @app.callback()
-def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-            version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")] = False) -> None:
+def before(debug: Debug = False, version: Version = False) -> None:
     """Options that come before the command."""
 
 

@@ -9,9 +9,10 @@ import typer
 from emmy.cli import options
 from emmy.errors import EmmyError
 
+Snippets = Annotated[list[str] | None, typer.Option("-c", metavar="SNIPPET", help="A program; repeatable.", show_default=False)]
 
-def command(snippets: Annotated[list[str] | None, typer.Option("-c", metavar="SNIPPET", help="A program; repeatable.", show_default=False)] = None,
-            math: options.Math = "fast", rules: options.Rules = None, json: options.Json = None) -> None:
+
+def command(snippets: Snippets = None, math: options.Math = "fast", rules: options.Rules = None, json: options.Json = None) -> None:
     """Print the canonical form and identity of each program, and whether all of them are the same."""
     if not snippets:
         raise EmmyError("no program is given", "give each as -c SNIPPET")

@@ -14,11 +14,15 @@ from emmy.errors import EmmyError
 STAGES = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 LEXERS = {"cuda": "cuda"}       # the IRs look enough like Rust to be coloured as it
 
+Stage = Annotated[str, typer.Option(help=f"{', '.join(STAGES[:-1])} or {STAGES[-1]}.")]
+Text = Annotated[Path | None, typer.Option("-o", help="Write to a file instead of the standard output.", show_default=False)]
+Bundle = Annotated[Path, typer.Option("-o", help="The bundle to write, such as k.emmy.")]
+Targets = Annotated[list[str] | None, typer.Option(show_default=False, help="Whose machine code to hold; repeatable, sm_90a if not given. "
+                                                   "The first one's limits and rates choose the schedule.")]
 
-def command(file: options.File = None, snippet: options.Snippet = None,
-            ir: Annotated[str, typer.Option(help="torch, tensor, loop, tile, kernel or cuda.")] = "cuda",
-            target: options.Target = None, math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None,
-            output: Annotated[Path | None, typer.Option("-o", help="Write to a file instead of the standard output.", show_default=False)] = None) -> None:
+
+def command(file: options.File = None, snippet: options.Snippet = None, ir: Stage = "cuda", target: options.Target = None,
+            math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None, output: Text = None) -> None:
     """Print a program at a stage of the compiler.  No stage needs a GPU."""
     if ir not in STAGES:
         raise EmmyError(f"unknown stage {ir!r}", f"the stages are {', '.join(STAGES)}")
@@ -33,11 +37,8 @@ def command(file: options.File = None, snippet: options.Snippet = None,
         typer.echo(text)
 
 
-def build(output: Annotated[Path, typer.Option("-o", help="The bundle to write, such as k.emmy.")],
-          file: options.File = None, snippet: options.Snippet = None,
-          target: Annotated[list[str] | None, typer.Option(help="Whose machine code to hold; repeatable, sm_90a if not given. "
-                                                           "The first one's limits and rates choose the schedule.", show_default=False)] = None,
-          math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None) -> None:
+def build(output: Bundle, file: options.File = None, snippet: options.Snippet = None, target: Targets = None, math: options.Math = "fast",
+          knobs: options.Knobs = "", rules: options.Rules = None) -> None:
     """Compile a program to machine code and write it, with its example and float64 references, as one file for `emmy run`.  Needs nvcc."""
     targets = list(dict.fromkeys(target or [options.DEFAULT_TARGET]))
     for name in targets:
@@ -49,6 +50,6 @@ def build(output: Annotated[Path, typer.Option("-o", help="The bundle to write, 
 
     write_bundle(program, output, targets, recipe=snippet)
     plan = program.plan
-    typer.echo(f"{output}: {len(plan.launches)} kernel{'s' * (len(plan.launches) != 1)} for {', '.join(targets)}, {options.si(output.stat().st_size, 'B')}")
+    typer.echo(f"{output}: {options.kernels(plan.launches)} for {', '.join(targets)}, {options.si(output.stat().st_size, 'B')}")
     for launch in plan.launches:
         typer.echo(f"  {launch.kernel}  {launch.row}")

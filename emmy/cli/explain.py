@@ -49,13 +49,14 @@ def legal_rows(scheduled: Scheduled, program: Program, most: int) -> Table:
     from rich.table import Table
 
     from emmy.egraph.schedule import schedules
-    from emmy.tune.features import features
+    from emmy.tune.features import Census, features
     from extract import cost, hardware
 
     chosen, gpu = scheduled.kernel.schedule, hardware.for_target(program.target)
     kernel = scheduled.kernel.replace(schedule=None)
     found = schedules(kernel, program.target, program.math, "", program.rules["tile"])
-    priced = sorted(((cost.seconds(features(kernel, s), gpu) * 1e6, s) for s in found), key=lambda p: (p[0], p[1] != chosen, str(p[1].row)))
+    census = Census(kernel)
+    priced = sorted(((cost.seconds(features(census, s), gpu) * 1e6, s) for s in found), key=lambda p: (p[0], p[1] != chosen, str(p[1].row)))
     table = Table("", "row", "form", "predicted", box=None, pad_edge=False, caption=f"{len(found)} legal rows", caption_justify="left")
     table.columns[3].justify = "right"
     for us, schedule in [p for k, p in enumerate(priced) if k < most or p[1] == chosen]:

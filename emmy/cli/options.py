@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 DEFAULT_TARGET = "sm_90a"
 
-Snippet = Annotated[str | None, typer.Option("-c", metavar="SNIPPET", help="Torch code with torch, nn, F and math in scope; its last expression "
-                                             "is the result, its random tensors are the inputs.")]
+Snippet = Annotated[str | None, typer.Option("-c", metavar="SNIPPET", show_default=False, help="Torch code with torch, nn, F and math in "
+                                             "scope; its last expression is the result, its random tensors are the inputs.")]
 File = Annotated[str | None, typer.Argument(metavar="[FILE.py:NAME]", help="A function, module or class of a file.", show_default=False)]
 Target = Annotated[str | None, typer.Option(help="sm_90a (the default), sm_80, sm_89 or sm_120.", show_default=False)]
 Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder sums and fuse roundings.")]
-Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", help="Fields of the schedule row to fix, as WORK=t256,TILE=v4.", show_default=False)]
+Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", show_default=False,
+                                    help="Fields of the schedule row to fix, as WORK=t256,TILE=v4.")]
 Rules = Annotated[list[Path] | None, typer.Option(help="A further rule file; repeatable.", show_default=False)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON; - is the standard output.", show_default=False)]
 
@@ -33,7 +34,8 @@ Json = Annotated[Path | None, typer.Option("--json", help="Write the result as J
 def captured(snippet: str | None, file: str | None) -> Captured:
     """The program that the command line names: a snippet or FILE.py:NAME, one of them."""
     if (snippet is None) == (file is None):
-        raise EmmyError("no program is given" if file is None else f"both a snippet and {file} are given", "give one: -c SNIPPET, or FILE.py:NAME")
+        wrong = "no program is given" if file is None else f"both a snippet and {file} are given"
+        raise EmmyError(wrong, "give one: -c SNIPPET, or FILE.py:NAME")
     from emmy.capture.snippet import capture_file, capture_snippet
 
     if snippet is not None:
@@ -42,7 +44,8 @@ def captured(snippet: str | None, file: str | None) -> Captured:
     return capture_file(file)
 
 
-def program(snippet: str | None, file: str | None, target: str | None, math: str, knobs: str = "", rules: Sequence[Path] | None = None) -> Program:
+def program(snippet: str | None, file: str | None, target: str | None, math: str, knobs: str = "",
+            rules: Sequence[Path] | None = None) -> Program:
     """The program that the command line names; every option is checked before the program is captured."""
     check(target or DEFAULT_TARGET, math, knobs, rules)
     traced = captured(snippet, file)
@@ -94,8 +97,12 @@ def finite(values: Any) -> Any:
 
 def si(x: float, unit: str = "") -> str:
     """Three digits and a decimal prefix: 66560, "B" is 66.6 kB."""
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(x) < 999.5:
-            break
-        x /= 1000
-    return f"{x:.3g} {prefix}{unit}".rstrip()
+    power = 0
+    while abs(x) >= 999.5 and power < 4:
+        x, power = x / 1000, power + 1
+    return f"{x:.3g} {' kMGT'[power].strip()}{unit}".rstrip()
+
+
+def kernels(launches: Sequence[Any]) -> str:
+    """How many: "1 kernel", "2 kernels"."""
+    return f"{len(launches)} kernel{'s' * (len(launches) != 1)}"

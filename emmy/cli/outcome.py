@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from emmy.errors import EmmyError
 from emmy.evaluate.error import Error, compare, tolerance
 from emmy.runtime.arrays import to_torch
-from emmy.runtime.plan import Launch, Plan
+from emmy.runtime.plan import Launch, Plan, Role
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +44,13 @@ class KernelRun(NamedTuple):
     shared_bytes: int | None = None
     measured_us: float | None = None
 
+    def fields(self) -> dict[str, Any]:
+        """The launch as JSON values."""
+        x = self.launch
+        return {"name": x.kernel, "identity": x.identity, "row": x.row, "grid": x.grid, "block": x.block, "bytes": x.bytes,
+                "operations": x.flops, "predicted_us": x.predicted_us, "registers": self.registers, "shared_bytes": self.shared_bytes,
+                "measured_us": self.measured_us}
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -59,19 +66,20 @@ class Outcome:
     def correct(self) -> bool:
         return all(r.right for r in self.results.values())
 
+    @property
+    def predicted_us(self) -> float:
+        return sum(k.launch.predicted_us for k in self.kernels)
+
     def fields(self) -> dict[str, Any]:
         """The outcome as JSON values."""
-        kernels = [{"name": k.launch.kernel, "identity": k.launch.identity, "row": k.launch.row, "grid": k.launch.grid, "block": k.launch.block,
-                    "bytes": k.launch.bytes, "operations": k.launch.flops, "predicted_us": k.launch.predicted_us, "registers": k.registers,
-                    "shared_bytes": k.shared_bytes, "measured_us": k.measured_us} for k in self.kernels]
-        errors = {name: r.error._asdict() | {"tolerance": r.tolerance, "eager_relative": r.eager.relative if r.eager else None, "correct": r.right}
+        errors = {name: r.error._asdict() | {"tolerance": r.tolerance, "eager_relative": r.eager and r.eager.relative, "correct": r.right}
                   for name, r in self.results.items()}
-        timing = {"predicted_us": sum(k.launch.predicted_us for k in self.kernels), "device_us": self.device_us, "call_us": self.call_us}
+        timing = {"predicted_us": self.predicted_us, "device_us": self.device_us, "call_us": self.call_us}
         return {"error": max((r.error.relative for r in self.results.values()), default=0.0), "errors": errors, "correct": self.correct,
-                "device": self.device, "kernels": kernels, "timing": timing}
+                "device": self.device, "kernels": [k.fields() for k in self.kernels], "timing": timing}
 
 
-def judge(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any], eager: Mapping[str, Any] | None = None) -> dict[str, Result]:
+def judge(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any], eager: Mapping[str, Any] | None) -> dict[str, Result]:
     """Each output against its reference in float64, all torch tensors on one device."""
     results: dict[str, Result] = {}
     for name in dict.fromkeys(plan.outputs):
@@ -132,7 +140,7 @@ def gpu_is_there() -> bool:
     """Whether torch finds a GPU."""
     import torch
 
-    return torch.cuda.is_available()
+    return bool(torch.cuda.is_available())
 
 
 def gpu_target(wanted: str | None) -> str:
@@ -183,7 +191,8 @@ def of_bundle(bundle: Bundle) -> Outcome:
         from emmy.evaluate.reference import evaluate_torch
 
         eager = dict(zip(bundle.plan.outputs, evaluate_torch(example.program, tensors), strict=True))
-    return launched(bundle.plan, bundle.cubins[target], bundle.reports.get(target, {}), example.inputs, tensors, (example.references, eager))
+    wanted = example.references, eager
+    return launched(bundle.plan, bundle.cubins[target], bundle.reports.get(target, {}), example.inputs, tensors, wanted)
 
 
 def launched(plan: Plan, cubin: bytes, reports: Mapping[str, Mapping[str, int]], inputs: Mapping[str, Any], tensors: Mapping[str, Any],
@@ -202,9 +211,12 @@ def launched(plan: Plan, cubin: bytes, reports: Mapping[str, Mapping[str, int]],
         once = functools.partial(run, *arguments)
         whole, call = device_us(once), call_us(once)
         times = {0: whole} if len(plan.launches) == 1 else kernel_times(plan, cubin, tensors)
-    kernels = tuple(KernelRun(x, reports.get(x.kernel, {}).get("registers"), reports.get(x.kernel, {}).get("shared_bytes", 0) + x.shared_bytes
-                              if x.kernel in reports else None, times.get(k)) for k, x in enumerate(plan.launches))
-    return Outcome("cuda", results, kernels, whole, call)
+    kernels: list[KernelRun] = []
+    for k, x in enumerate(plan.launches):
+        report = reports.get(x.kernel, {})
+        shared = report["shared_bytes"] + x.shared_bytes if report else None
+        kernels.append(KernelRun(x, report.get("registers"), shared, times.get(k)))
+    return Outcome("cuda", results, tuple(kernels), whole, call)
 
 
 def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[int, float]:
@@ -216,7 +228,8 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
     for k, x in enumerate(plan.launches):
         (written,) = (name for name in x.arguments if name not in held)
         reads = tuple(dict.fromkeys(name for name in x.arguments if name != written))
-        buffers = (*(dataclasses.replace(plan.buffer(name), role="input") for name in reads), dataclasses.replace(plan.buffer(written), role="output"))
+        roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), written: "output"}
+        buffers = tuple(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items())
         run = Executable(dataclasses.replace(plan, buffers=buffers, launches=(x,), inputs=reads, outputs=(written,)), cubin, {})
         arguments = tuple(held[name] for name in reads)
         held[written], *_ = run(*arguments)

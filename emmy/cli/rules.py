@@ -79,7 +79,10 @@ def parts(text: str) -> Iterator[str]:
             yield text[start:token.end()]
 
 
-def command(phase: Annotated[str | None, typer.Option(help="Only the rules of one phase, such as algebra.", show_default=False)] = None) -> None:
+Phase = Annotated[str | None, typer.Option(help="Only the rules of one phase, such as algebra.", show_default=False)]
+
+
+def command(phase: Phase = None) -> None:
     """List the rewrite rules: name, phase, class, file, and what each says."""
     found = rulebook()
     phases = list(dict.fromkeys(rule.phase for rule in found))

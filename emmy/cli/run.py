@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 DEVICES = ("numpy", "simulate", "cuda")
 SUFFIX = ".emmy"
 
+File = Annotated[str | None, typer.Argument(metavar="[FILE.py:NAME | BUNDLE.emmy]", show_default=False,
+                                            help="A function, module or class of a file, or a bundle.")]
+Device = Annotated[str | None, typer.Option(show_default=False, help="numpy (evaluates the Tile IR), simulate (runs each kernel thread by "
+                                            "thread) or cuda. By default cuda where there is a GPU, else numpy.")]
+Force = Annotated[bool, typer.Option("--force", help="Simulate however long it takes.")]
 
-def command(file: Annotated[str | None, typer.Argument(metavar="[FILE.py:NAME | BUNDLE.emmy]", help="A function, module or class of a file, or a bundle.",
-                                                       show_default=False)] = None,
-            snippet: options.Snippet = None,
-            device: Annotated[str | None, typer.Option(help="numpy (evaluates the Tile IR), simulate (runs each kernel thread by thread) or cuda. "
-                                                       "By default cuda where there is a GPU, else numpy.", show_default=False)] = None,
-            target: options.Target = None, math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None,
-            json: options.Json = None,
-            force: Annotated[bool, typer.Option("--force", help="Simulate however long it takes.")] = False) -> None:
+
+def command(file: File = None, snippet: options.Snippet = None, device: Device = None, target: options.Target = None,
+            math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None, json: options.Json = None,
+            force: Force = False) -> None:
     """Run on the example inputs and compare with eager computed in float64.  Times are told only of right numbers."""
     if device not in (None, *DEVICES):
         raise EmmyError(f"unknown device {device!r}", f"the devices are {', '.join(DEVICES)}")
@@ -40,9 +41,9 @@ def command(file: Annotated[str | None, typer.Argument(metavar="[FILE.py:NAME | 
     if json is not None:
         options.write_json(json, outcome.fields())
     if not outcome.correct:
-        wrong = ", ".join(f"{name} is off by {result.error.relative:.3g} (tolerance {result.tolerance:g}"
-                          + f", {result.error.mismatched_nonfinite} NaN or infinities misplaced)" for name, result in outcome.results.items() if not result.right)
-        typer.echo(f"wrong numbers: {wrong}\n  remedy: please report it with the program; --math exact or another row (--knobs) may be right", err=True)
+        wrong = ", ".join(f"{name} is off by {r.error.relative:.3g} (tolerance {r.tolerance:g}), {r.error.mismatched_nonfinite} NaN or "
+                          "infinities misplaced" for name, r in outcome.results.items() if not r.right)
+        typer.echo(f"wrong numbers: {wrong}\n  remedy: report it with the program; --math exact or another row may be right", err=True)
         raise typer.Exit(1)
 
 
@@ -52,12 +53,13 @@ def run_program(file: str | None, snippet: str | None, device: str | None, targe
     from emmy.cli import outcome
 
     options.check(target or options.DEFAULT_TARGET, math, knobs, rules)
-    if device is None and not outcome.gpu_is_there():
-        out.print("no GPU here: running on the NumPy device")
-        device = "numpy"
-    if device in (None, "cuda"):
+    alone = device is None and not outcome.gpu_is_there()
+    if device in (None, "cuda") and not alone:
         return outcome.on_cuda(options.program(snippet, file, outcome.gpu_target(target), math, knobs, rules))
     program = options.program(snippet, file, target, math, knobs, rules)
+    _ = program.plan
+    if alone:
+        out.print("no GPU here: running on the NumPy device")
     return outcome.on_cpu(program, device == "simulate", force, out)
 
 
@@ -85,7 +87,7 @@ def show(outcome: Outcome, out: Console) -> None:
         out.print(f"{name}: {'right' if result.right else 'WRONG'}, relative error {result.error.relative:.2e} against float64{beside} "
                   f"(tolerance {result.tolerance:g})", markup=False, soft_wrap=True)
     out.print(table(outcome))
-    total = f"device {outcome.device}: {len(outcome.kernels)} kernel{'s' * (len(outcome.kernels) != 1)}, predicted {sum(k.launch.predicted_us for k in outcome.kernels):.2f} µs"
+    total = f"device {outcome.device}: {options.kernels(outcome.kernels)}, predicted {outcome.predicted_us:.2f} µs"
     if outcome.device_us is not None:
         total += f", measured {outcome.device_us:.2f} µs (cold L2, CUDA graph)"
     if outcome.call_us is not None:
@@ -99,14 +101,16 @@ def table(outcome: Outcome) -> Table:
 
     built = any(k.registers is not None for k in outcome.kernels)
     timed = any(k.measured_us is not None for k in outcome.kernels)
-    columns = ["kernel", "identity", "row", "grid × block", "bytes", "operations", "predicted", *(("registers", "shared") if built else ()), *(("measured",) if timed else ())]
+    columns = ["kernel", "identity", "row", "grid × block", "bytes", "operations", "predicted"]
+    columns += ["registers", "shared"] * built + ["measured"] * timed
     shown = Table(box=None, pad_edge=False)
     for k, column in enumerate(columns):
         shown.add_column(column, justify="left" if k < 4 else "right", overflow="fold")
     for kernel in outcome.kernels:
         x = kernel.launch
         grid = "·".join(map(str, x.grid)).removesuffix("·1").removesuffix("·1")
-        cells = [x.kernel, x.identity, x.row, f"{grid} × {x.block}", options.si(x.bytes, "B"), options.si(x.flops), f"{x.predicted_us:.2f} µs"]
+        cells = [x.kernel, x.identity, x.row, f"{grid} × {x.block}", options.si(x.bytes, "B"), options.si(x.flops)]
+        cells += [f"{x.predicted_us:.2f} µs"]
         cells += [str(kernel.registers), f"{kernel.shared_bytes} B"] if built else []
         cells += [f"{kernel.measured_us:.2f} µs" if kernel.measured_us is not None else ""] if timed else []
         shown.add_row(*cells)

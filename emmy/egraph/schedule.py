@@ -14,6 +14,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
+from emmy.lower.tile_to_kernel.fold import held_loads
 from emmy.lower.tile_to_kernel.scalar import vectorises
 
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
@@ -79,11 +80,13 @@ def facts(kernel: tile.Kernel) -> list[str]:
     outs = frozenset(kernel.outer)
     last = kernel.axes[-1] if kernel.axes else (-1, 1)
     top = [f.name for f in kernel.folds if f.span <= outs]
+    span = frozenset[int]().union(*(f.span for f in kernel.folds if f.span <= outs))
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})", f"(Elements {prod(n for _, n in kernel.axes)})",
             f"(OutputBytes {kernel.output.element.bytes})", f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
-            f"(set (FoldCount) {len(kernel.folds)})"]
+            f"(set (FoldCount) {len(kernel.folds)})",
+            f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})", f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})', f'(set (Span "{f.name}") {axes(f.span)})']
@@ -167,8 +170,8 @@ class _Reader:
         if name == "MapRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "FoldRow":
-            how, threads, width = self.engine.value_to_string(args[0]), number(args[1]), number(args[2])
-            return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how)
+            how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
+            return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how, "reg" if runs else "")
         p, q, m, n, k, d = map(number, args[1:])
         if name == "MmaRow":
             return tile.Row(f"w{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem-async")

@@ -12,7 +12,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS
 from emmy.lower.tile_to_kernel.scalar import stride
-from emmy.lower.tile_to_kernel.fold import levels
+from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -60,6 +60,11 @@ class Census:
             return size / 8
         return size if step is not None and abs(step) <= max(width, 1) else min(SECTOR, size * abs(step or SECTOR))
 
+    @cache  # noqa: B019
+    def held(self, columns: tuple[int, ...]) -> frozenset[Value]:
+        """The loads that a row in registers makes once, by position."""
+        return frozenset(held_loads(self.kernel, columns))
+
     @cached_property
     def levels(self) -> list[list[tile.Fold]]:
         return levels(self.kernel)
@@ -100,7 +105,7 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
     kernel, width = census.kernel, _width(schedule.row)
     outer = kernel.outer
     elements = census.size(outer)
-    work = census.slots((kernel.result,), *outer) + 2 * elements / width
+    work = census.slots((kernel.result,), *outer) + 4 * elements / width
     loads = [(v, census.size(census.free[v] | set(outer))) for v in census.loads((kernel.result,))]
     steps = 1.0
     for f in kernel.folds:
@@ -111,30 +116,54 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
     lane = outer[-1] if outer else -1
     l1 = sum(n * census.sectors(v, lane, width) for v, n in loads)
     blocks = ceil(elements / width / schedule.row.threads)
-    access = min(16, width * min((t.element.bytes for t in (*kernel.tensors, kernel.output)), default=4))
-    return Features(census.dram, min(l1, census.dram + l1 / 2), l1, work, 0, max(blocks, 1), schedule.row.threads, 24 + 4 * width, 0, steps, 0, access)
+    strided = sum(n * census.sectors(v, lane, width) for v, n in loads if census.stride(v, lane) not in (0, 1))
+    return Features(census.dram, census.dram + strided / 2, 0, 0, l1, work, 0, max(blocks, 1), schedule.row.threads, 16 + 2 * width, 0, steps, 0,
+                    in_flight(census, width) * max(len(loads), 1))
+
+
+def in_flight(census: Census, width: int) -> float:
+    """Bytes of one access of a thread that count as under way: one of more than 16 bytes is several, each of half a sector or less."""
+    size = width * min((t.element.bytes for t in (*census.kernel.tensors, census.kernel.output)), default=4)
+    return size if size <= 16 else 8
 
 
 def _fold(census: Census, schedule: tile.Schedule) -> Features:
     kernel, row, width = census.kernel, schedule.row, _width(schedule.row)
-    group = 32 if row.reduce == "warp" else row.threads
+    team = 32 if row.reduce == "warp" else row.threads
     rows = census.size(schedule.rows)
-    work = census.slots((kernel.result,), *kernel.outer)
-    l1 = sum(census.size(census.free[v] | set(schedule.rows)) * census.sectors(v, schedule.columns[-1] if schedule.columns else -1, width) for v in census.loads((kernel.result,)))
-    steps = ceil(census.size(schedule.columns) / (group * width)) * 0.5
+    held = census.held(schedule.columns) if row.stage == "reg" else frozenset()
+    column = schedule.columns[-1] if schedule.columns else -1
+    work = census.slots((kernel.result,), *kernel.outer) + census.size(kernel.outer) * 2 / width
+    l1 = reread = 0.0
+    for v in census.loads((kernel.result,)):
+        n = census.size(census.free[v] | set(schedule.rows)) * census.sectors(v, column, width)
+        if at_position(v, column) not in held:
+            l1 += n
+            reread += n if at_position(v, column) in census.held(schedule.columns) else 0
+    steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held else 0.0
     joins = 0.0
+    seen: set[Value] = set()
     for level in census.levels:
-        steps += max(ceil(kernel.extents[f.axis] / (group * width)) for f in level)
-        joins += len(level) * (1.0 if row.reduce == "warp" else 2.0)
+        steps += max(1 if held else ceil(kernel.extents[f.axis] / (team * width)) for f in level)
+        joins += len(level) * (0.5 if row.reduce == "warp" else 1.5)
     for f in kernel.folds:
         nested = not f.span <= set(kernel.outer)
-        lanes = f.axis if not nested else -1
-        work += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + group * 8 * rows * (len(f.lifts) * (12 if f.kind == "twist" else 1))
-        l1 += sum(census.size(census.free[v] | set(schedule.rows) | {f.axis}) * census.sectors(v, lanes, width) for v in census.loads(f.lifts))
+        merges = (5 + (team // 32 - 1).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
+        work += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + team * rows * merges * len(f.lifts)
+        for v in census.loads(f.lifts):
+            n = census.size(census.free[v] | set(schedule.rows) | {f.axis}) * census.sectors(v, -1 if nested else f.axis, width)
+            again = at_position(v, f.axis) in seen
+            seen.add(at_position(v, f.axis))
+            l1 += 0 if again and held else n
+            reread += n if again and not held else 0
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     per_block = row.threads // 32 if row.reduce == "warp" else 1
-    bytes_ = min((t.element.bytes for t in (*kernel.tensors, kernel.output)), default=4)
-    return Features(census.dram, max(census.dram, l1 / 2), l1, work, 0, ceil(rows / per_block), row.threads, 32 + 6 * width, 1024, steps, joins, min(16, width * bytes_))
+    blocks = ceil(rows / per_block)
+    runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
+    registers = 24 + 2 * width + (len(held) * runs * width if held else 0)
+    strided = l1 - census.dram if l1 > 2 * census.dram else 0
+    return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024, steps, joins,
+                    in_flight(census, width) * (min(runs, 4) if held else 1))
 
 
 def tiled(row: tile.Row) -> tuple[int, int, int, int, int, int]:
@@ -163,10 +192,11 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
     staged = blocks * (p * fm + q * fn) * k * folds
     operand = sum(census.slots(f.lifts) for f in kernel.folds) / max(m * n * batch * k * folds, 1)
     work = covered * folds * atom(schedule.row) + staged * (4 + operand) + census.slots((kernel.result,), *kernel.outer)
-    shared = covered * (1 / fm + 1 / fn) * folds * 0.375
+    shared = covered * (1 / fm + 1 / fn) * folds * 0.5
     bytes_ = max((t.element.bytes for t in kernel.tensors), default=4)
     rounds = ceil(k / depth) * (1.0 if buffers == 1 else 0.4)
-    return Features(census.dram, max(census.dram, staged * bytes_ / 2), staged * bytes_, work, shared, blocks, p * q, 48 + fm * fn + 2 * (fm + fn),
+    registers = fm * fn + 2 * (fm + fn) + 14 + ceil(1.2 * depth * (p * fm + q * fn) / (p * q))
+    return Features(census.dram, max(census.dram, staged * bytes_), 0, 0, staged * bytes_, work, shared, blocks, p * q, registers,
                     4 * folds * buffers * depth * (8 + p * fm + q * fn), rounds, ceil(k / depth) * 0.3, 4)
 
 
@@ -182,9 +212,10 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # halves that warps read there
     products = blocks * high * wide * k * folds
     work = 16 * products / 2048 + staged + 2 * census.slots((kernel.result,), *kernel.outer)
-    return Features(census.dram, max(census.dram, staged), 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
+    flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
+    return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
                     48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
-                    0.6 * rounds / (stages - 1), rounds * 0.1, 16, 2 * products)
+                    0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:
@@ -199,11 +230,11 @@ def _twist(census: Census, schedule: tile.Schedule) -> Features:
     key_tiles = ceil(j / (q * fn))
     scores = blocks * p * fm * key_tiles * q * fn
     columns = ceil(c / q) * q
-    work = scores * ((d + columns) * atom(schedule.row) + 24 + sum(map(slots, loop.walk(outer.lifts[:1])))) + blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * 5
-    shared = scores * (d * (1 / fm + 1 / fn) + columns * (1 / fm + 1 / ceil(c / q))) * 0.375
+    work = scores * ((d + columns) * atom(schedule.row) + 14 + sum(map(slots, loop.walk(outer.lifts[:1])))) + blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * 5
+    shared = scores * (d * (1 / fm + 1 / fn) + columns * (1 / fm + 1 / ceil(c / q))) * 0.5
     staged = blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * max((t.element.bytes for t in kernel.tensors), default=4)
     bytes_ = 4 * (len(inner) * depth * (8 + p * fm + q * fn) + p * fm * (4 + q * fn) + q * fn * (4 + c))
-    return Features(census.dram, max(census.dram, staged / 2), staged, work, shared, blocks, p * q, 56 + fm * fn + fm * ceil(c / q) + 2 * (fm + fn), bytes_,
+    return Features(census.dram, max(census.dram, staged), 0, 0, staged, work, shared, blocks, p * q, 50 + fm * fn + fm * ceil(c / q) + 2 * (fm + fn), bytes_,
                     key_tiles * (ceil(d / depth) + 1.5), key_tiles * 2, 4)
 
 

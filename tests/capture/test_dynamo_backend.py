@@ -46,7 +46,8 @@ def broken(x: torch.Tensor) -> torch.Tensor:
     return y.amax(1) + 1
 
 
-@pytest.mark.parametrize("model, shapes", [(Block(), [(2, 5, 16)]), (two_results, [(6, 8), (8, 3)]), (broken, [(4, 7)])], ids=["module", "results", "break"])
+@pytest.mark.parametrize("model, shapes", [(Block(), [(2, 5, 16)]), (two_results, [(6, 8), (8, 3)]), (broken, [(4, 7)])],
+                         ids=["module", "results", "break"])
 def test_agrees_with_eager(model: Any, shapes: list[tuple[int, ...]]) -> None:
     tensors = [torch.randn(shape) for shape in shapes]
     with torch.no_grad():

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import StoreGlobal, StoreGlobalVector
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Expr, GlobalBuffer, Kernel, SharedBuffer, Var, const, verify
+from emmy.ir.kernel_ir import Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Var, const, verify
+from emmy.ir.loop_ir import Load
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
 
-def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable[[Emitter, Expr], None] | None = None) -> None:
+def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable[[Emitter, Expr], None] | None = None,
+              arrays: Mapping[Load, str] | None = None) -> None:
     """Compute and store the `width` output elements from `start` (a multiple of `width`) along `axis`, the output's last axis.
-    `bind` makes values that are known for the neighbour at an offset those of its scope."""
+    `bind` makes values that are known for the neighbour at an offset those of its scope; `arrays` hold loads read already."""
     kernel, output = scope.kernel, scope.kernel.output
     scope.hoist([kernel.result], axis)
+    held = dict(arrays or {})
     if width == 1:
         scope.axes[axis] = start
+        scope.values.update({load: Element(array, load.element.compute, const(scope.integer, 0)) for load, array in held.items()})
         scope.emit(StoreGlobal(output.name, scope.output_offset(), scope.value(kernel.result)))
         return
-    arrays = scope.load_vectors([kernel.result], axis, start, width)
+    held |= scope.load_vectors([kernel.result], axis, start, width, held)
     out, lane = scope.name("y"), Var(scope.name("e"), scope.integer)
-    inner = scope.neighbour(axis, start, lane, arrays)
+    inner = scope.neighbour(axis, start, lane, held)
     if bind is not None:
         bind(inner, lane)
     inner.emit(SetElement(out, output.element.compute, lane, inner.value(kernel.result)))

@@ -8,7 +8,7 @@ before the loop over it is opened, so every subterm sits at the outermost loop i
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import count
 
 from emmy.instructions.control import For
@@ -192,12 +192,12 @@ class Emitter:
         return state
 
     # -- vectors ------------------------------------------------------------------------------------------------
-    def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int) -> dict[loop.Load, str]:
-        """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load below `roots` for which they are
-        one aligned run: the register array that holds each, in its compute dtype."""
+    def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int, known: Container[loop.Load] = ()) -> dict[loop.Load, str]:
+        """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load below `roots` (but those `known`)
+        for which they are one aligned run: the register array that holds each, in its compute dtype."""
         arrays: dict[loop.Load, str] = {}
         for v in loop.walk(tuple(roots)):
-            if not isinstance(v, loop.Load) or v in self.values or self.guard is not None:
+            if not isinstance(v, loop.Load) or v in self.values or v in known or self.guard is not None:
                 continue
             if vectorises(self.tensors[v.tensor], v.point, axis, width):
                 first = self.child()

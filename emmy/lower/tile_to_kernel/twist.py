@@ -53,6 +53,12 @@ def times(weight: Expr, value: Expr) -> Expr:
     return weight if value is const(value.dtype, 1) else Apply("mul", (weight, value))
 
 
+def rescale(scope: Emitter, state: tuple[Var, ...], pivot: Expr) -> None:
+    """Take the sums, which were against `pivot`, against the state's own pivot."""
+    scale = scope.let("c", weight(pivot, base(scope, state[0])))
+    scope.emit(*(Assign(s, Apply("mul", (s, scale))) for s in state[1:]))
+
+
 def merge(scope: Emitter, state: tuple[Var, ...], other: tuple[Expr, ...]) -> None:
     """Combine another state into this one."""
     top = scope.let("m", Apply("max", (state[0], other[0])))

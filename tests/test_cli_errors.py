@@ -1,0 +1,89 @@
+"""What bad input, internal failures and closed pipes end in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.said import Said, assert_bad, no_gpu, shell
+
+__all__ = ["no_gpu"]    # a fixture of every test here
+ADD = ("-c", "torch.randn(4, 4) + 1")
+BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "syntax": (("compile", "-c", "x = torch.randn(4"), ("line 1", "never closed")),
+    "raises": (("compile", "-c", "nonsense(3)"), ("NameError", "nonsense")),
+    "no tensor": (("compile", "-c", "3"), ("int, not a tensor",)),
+    "empty": (("compile", "-c", ""), ("no result",)),
+    "operator": (("compile", "-c", "torch.sort(torch.randn(4))[0]"), ("aten.sort.default", "<snippet>:1: torch.sort")),
+    "dtype": (("compile", "-c", "torch.randn(4, dtype=torch.complex64)"), ("torch.complex64",)),
+    "target": (("compile", *ADD, "--target", "sm_70"), ("'sm_70'", "sm_90a")),
+    "stage": (("compile", *ADD, "--ir", "ptx"), ("'ptx'", "torch, tensor, loop, tile, kernel, cuda")),
+    "math": (("canon", *ADD, "--math", "loose"), ("'loose'", "exact, fast")),
+    "device": (("run", *ADD, "--device", "tpu"), ("'tpu'", "numpy, simulate, cuda")),
+    "cuda": (("run", *ADD, "--device", "cuda"), ("no GPU", "numpy")),
+    "knob": (("compile", *ADD, "--knobs", "COLOUR=red", "--ir", "torch"), ("COLOUR=red", "WORK=")),
+    "knob without value": (("run", *ADD, "--knobs", "WORK"), ("'WORK'",)),
+    "illegal pin": (("compile", *ADD, "--knobs", "WORK=t4096"), ("WORK=t4096", "FitsThreads")),
+    "pin of no row": (("compile", *ADD, "--knobs", "TILE=v3"), ("TILE=v3", "Divides")),
+    "no file": (("compile", "absent.py:f"), ("absent.py",)),
+    "no name": (("compile", "absent"), ("'absent' is not FILE.py:NAME",)),
+    "nothing": (("compile",), ("no program is given", "-c SNIPPET")),
+    "both": (("run", "f.py:f", *ADD), ("both a snippet and f.py:f",)),
+    "no rule file": (("explain", *ADD, "--rules", "absent.egg"), ("absent.egg",)),
+    "no bundle": (("run", "absent.emmy"), ("no bundle absent.emmy", "emmy build")),
+    "no folder": (("compile", *ADD, "--ir", "torch", "-o", "absent/x.cu"), ("absent/x.cu",)),
+    "no folder for a bundle": (("build", *ADD, "-o", "absent/x.emmy"), ("no folder absent",)),
+    "phase": (("rules", "--phase", "lunch"), ("'lunch'", "algebra")),
+    "no snippets": (("canon",), ("-c SNIPPET",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str) -> None:
+    words, named = BAD[case]
+    assert_bad(Said(*words), *named)
+
+
+def test_a_knob_of_the_environment_is_checked_too() -> None:
+    assert_bad(Said("run", *ADD, env={"EMMY_KNOBS": "SHAPE=round"}), "SHAPE=round", "EMMY_KNOBS")
+
+
+@pytest.mark.parametrize("text, named", [("(rewrite (Unary", "broken.egg"),
+                                         ('(rewrite (Nothing x) x :ruleset algebra-real :name "n")', "Nothing")])
+def test_a_broken_rule_file(text: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.egg").write_text(text)
+    assert_bad(Said("compile", *ADD, "--rules", tmp_path / "broken.egg"), named, f"mend {tmp_path / 'broken.egg'}")
+
+
+def test_a_name_that_the_file_lacks(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def plus(x):\n    return x + 1\n")
+    assert_bad(Said("compile", f"{tmp_path / 'model.py'}:minus"), "defines no minus", "plus")
+
+
+@pytest.mark.parametrize("words", [("compile", *ADD, "--bogus"), ("frobnicate",), ("build", *ADD), ("explain", *ADD, "--rows", "many")])
+def test_usage_errors(words: tuple[str, ...]) -> None:
+    said = Said(*words)
+    assert (said.code, said.out) == (2, "") and any(word in said.err for word in ("--bogus", "frobnicate", "-o", "--rows"))
+
+
+def test_an_internal_failure_asks_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the sky\nfell")
+
+    monkeypatch.setattr("emmy.cli.options.captured", fail)
+    said = Said("compile", *ADD)
+    assert said.code == 70 and said.err == ("internal failure: RuntimeError: the sky fell\n  remedy: please report it with the output of "
+                                            "`emmy --debug …`, the command and its input\n")
+
+
+def test_debug_shows_the_traceback() -> None:
+    done = shell(sys.executable, "-m", "emmy", "--debug", "compile", *ADD, "--target", "sm_1")
+    assert done.returncode == 1 and "Traceback" in done.stderr and "unknown target 'sm_1'" in done.stderr
+
+
+def test_a_closed_pipe_is_no_failure() -> None:
+    done = shell("bash", "-c", f"{sys.executable} -m emmy rules | head -1")
+    assert done.stdout.startswith("rule") and "internal" not in done.stderr and "Traceback" not in done.stderr

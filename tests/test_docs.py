@@ -1,0 +1,50 @@
+"""What the documents show is so: rules, twins, commands, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from emmy.cli import app
+from emmy.egraph.rulebook import EGraph, rule_files
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str = "") -> list[str]:
+    return [text for name, text in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.M | re.S) if name == language]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    links = re.findall(r"\]\(([^)#]+)\)", prose)
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_rule_of_the_readme_and_its_twin() -> None:
+    (rule,) = (text for text in blocks(ROOT / "README.md") if text.startswith("; ") and "(rewrite" in text)
+    (twin,) = (text for text in blocks(ROOT / "README.md") if text.startswith(";; "))
+    assert "(check" in twin and "(fail" in twin
+    EGraph("loop", [("README.md", rule)]).run(twin)
+
+
+def test_the_rule_that_rules_md_explains_is_in_the_rulebook() -> None:
+    rule, twin = (text for text in blocks(ROOT / "docs" / "rules.md") if text.startswith(";"))
+    assert rule in dict(rule_files("loop"))["loop/algebra.egg"]
+    EGraph("loop").run(twin)
+
+
+@pytest.mark.parametrize("shown", blocks(ROOT / "README.md", "console"), ids=lambda text: text.split()[2])
+def test_commands_print_what_the_readme_shows(shown: str) -> None:
+    command, *lines = shown.splitlines()
+    said = CliRunner().invoke(app, shlex.split(command)[2:], env={"EMMY_KNOBS": ""})
+    assert said.exit_code == 0
+    for line in lines:
+        if line != "  …" and not re.search(r"GPU|µs|relative error", line):      # numbers and machines differ
+            assert line.split() == next((found.split() for found in said.stdout.splitlines() if found.split() == line.split()), []), line
