@@ -8,6 +8,8 @@ where r = r' mod 8/Q, and swizzle(r) = r mod 8 / (8/Q) tells those of 8 rows apa
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import dataclass, replace
 from math import gcd
 
 from emmy.instructions.cp_async import CopyAsync
@@ -16,13 +18,45 @@ from emmy.instructions.registers import DeclareArray
 from emmy.instructions.shared_memory import StoreSharedVector
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Expr, SharedBuffer, Thread, Var, int32
+from emmy.ir.kernel_ir import Element, Expr, SharedBuffer, Thread, Var, int32
 from emmy.ir.loop_ir import Value, load_of
+from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter, vectorises
 from emmy.lower.tile_to_kernel.staging import Side, Strip, both, counted, under
 
 CHUNK = 8       # halves of one row of a matrix: 16 bytes
 MATRIX = 16     # positions and folded elements of one fragment read
+
+
+@dataclass(frozen=True)
+class RowFragments(Strip):
+    """The rows of a lane's sums: two, 8 apart, in each tile of 16; `thread` is the first."""
+
+    @property
+    def run(self) -> int:
+        return 1
+
+    def local(self, k: Expr) -> Expr:
+        return self.thread + (k // 2 * 16 + k % 2 * 8)
+
+
+@dataclass(frozen=True)
+class ColumnFragments(Strip):
+    """The columns of a lane's sums: two neighbours in each tile of 8; `thread` is the first."""
+
+    @property
+    def run(self) -> int:
+        return 2
+
+    def local(self, k: Expr) -> Expr:
+        return self.thread + (k // 2 * 8 + k % 2)
+
+
+class HeldSums(Held):
+    """Sums at a lane's rows and columns, four a tile of mma, tiles row-major."""
+
+    def at(self, i: Expr, j: Expr, columns: int) -> Element:
+        return Element(self.array, self.element, (i // 2 * (columns // 2) + j // 2) * 4 + (i % 2 * 2 + j % 2))
 
 
 class Panel(Side):
@@ -73,6 +107,21 @@ class Panel(Side):
     def _chunk(self, scope: Emitter, c: Expr) -> tuple[Expr, Expr, Expr | None]:
         depth, across, _, guard = self._run(scope, c)
         return depth, across, guard
+
+    def moved(self, first: Expr) -> Panel:
+        """The panel with its strip beginning at another position."""
+        other = copy(self)
+        other.strip = replace(self.strip, first=first)
+        return other
+
+    def bring(self, scope: Emitter, start: Expr, slot: Expr) -> None:
+        """Begin to copy the tile at `start` of the folded axis to element `slot` of the buffer, or compute and write it."""
+        if self.load is not None:
+            self.copy(scope, start, slot)
+        else:
+            arrays = self.declare(scope)
+            self.fetch(scope, arrays, start)
+            self.commit(scope, arrays, slot)
 
     def copy(self, scope: Emitter, start: Expr, slot: Expr) -> None:
         """Begin to copy the tile at `start` of the folded axis to element `slot` of the buffer; zeros beyond the ends of either axis."""

@@ -13,7 +13,6 @@ operands and R right ones.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -25,14 +24,14 @@ from emmy.instructions.registers import DeclareArray
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Block, Element, Expr, Kernel, Thread, Var, const, int32
+from emmy.ir.kernel_ir import Block, Expr, Kernel, Thread, Var, const, int32
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.finish import finish
-from emmy.lower.tile_to_kernel.fragments import Panel
+from emmy.lower.tile_to_kernel.fragments import ColumnFragments, HeldSums, Panel, RowFragments
 from emmy.lower.tile_to_kernel.register_tile import Cells, Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
-from emmy.lower.tile_to_kernel.staging import Strip, counted, products
+from emmy.lower.tile_to_kernel.staging import counted, products
 
 
 class Tiling(NamedTuple):
@@ -63,37 +62,6 @@ def tiling(row: tile.Row) -> Tiling:
     if min(out[:-1]) < 1 or out.columns % 2 or out.depth % 16 or out.stages < 2 or out.threads > 1024:
         raise IRError(f"row {row}: it takes an even number of columns of tiles, a depth in 16s, 2 stages or more, at most 1024 threads")
     return out
-
-
-@dataclass(frozen=True)
-class RowFragments(Strip):
-    """The rows of a lane's sums: two, 8 apart, in each tile of 16; `thread` is the first."""
-
-    @property
-    def run(self) -> int:
-        return 1
-
-    def local(self, k: Expr) -> Expr:
-        return self.thread + (k // 2 * 16 + k % 2 * 8)
-
-
-@dataclass(frozen=True)
-class ColumnFragments(Strip):
-    """The columns of a lane's sums: two neighbours in each tile of 8; `thread` is the first."""
-
-    @property
-    def run(self) -> int:
-        return 2
-
-    def local(self, k: Expr) -> Expr:
-        return self.thread + (k // 2 * 8 + k % 2)
-
-
-class HeldSums(Held):
-    """Sums at a lane's rows and columns, four a tile of mma, tiles row-major."""
-
-    def at(self, i: Expr, j: Expr, columns: int) -> Expr:
-        return Element(self.array, self.element, (i // 2 * (columns // 2) + j // 2) * 4 + (i % 2 * 2 + j % 2))
 
 
 class Multiplication:
@@ -134,7 +102,7 @@ class Multiplication:
         for s in range(t.stages - 1):
             if s * t.depth < extent:
                 for panel in self.panels.values():
-                    self.bring(scope, panel, int32(s * t.depth), s * panel.slot)
+                    panel.bring(scope, int32(s * t.depth), int32(s * panel.slot))
             scope.emit(CommitCopies())
         start = Var(scope.name("k"), dt.i32)
         body = scope.child()
@@ -154,15 +122,6 @@ class Multiplication:
         if self.computed:
             body.emit(If(following < extent, tuple(write.body)))
         scope.emit(For(start, int32(0), int32(extent), int32(t.depth), False, tuple(body.body)))
-
-    def bring(self, scope: Emitter, panel: Panel, start: Expr, slot: int) -> None:
-        """Copy or compute one tile of a panel."""
-        if panel.load is not None:
-            panel.copy(scope, start, int32(slot))
-        else:
-            arrays = panel.declare(scope)
-            panel.fetch(scope, arrays, start)
-            panel.commit(scope, arrays, int32(slot))
 
     def step(self, scope: Emitter, slot: Expr) -> None:
         """Add the products of the tiles in a slot of the ring."""
