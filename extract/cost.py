@@ -17,6 +17,7 @@ JOIN_US = 0.2               # one meeting of the warps of a block
 L1_BYTES = 160 << 10        # of a multiprocessor, for data that its blocks read again
 L1_BYTES_A_CYCLE = 128
 CLOCK_GHZ = 1.7
+TENSOR_SHARE = 0.6          # of the rate of tensor cores: what instructions of one warp reach
 L2_TO_DRAM = 1.4            # bandwidth of the second-level cache over device memory's, for data that is there
 IN_FLIGHT = 32 << 10        # bytes a multiprocessor must have under way to fill its share of the memory's bandwidth
 WARPS = 16                  # that a multiprocessor needs to hide arithmetic latency
@@ -28,7 +29,7 @@ class Features(NamedTuple):
     `dram_bytes`: each tensor once.  `l2_bytes`: what multiprocessors ask of the second-level cache.  `reread_bytes`: what blocks
     read again, `block_bytes` of it by one block.  `l1_bytes`: what threads ask for, in whole sectors.  `slots`: fp32 instruction
     slots of all threads.  `shared_words`: 4-byte shared-memory words read by all threads.  `steps`, `joins`: dependent load
-    rounds and barriers of one block.  `access`: bytes a thread has in flight.
+    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores on halves.
     """
 
     dram_bytes: float
@@ -45,6 +46,7 @@ class Features(NamedTuple):
     steps: float
     joins: float
     access: float
+    tensor_flops: float = 0
 
 
 def seconds(f: Features, gpu: Hardware) -> float:
@@ -63,7 +65,8 @@ def seconds(f: Features, gpu: Hardware) -> float:
     hiding = min(1.0, held * f.threads / 32 / WARPS) ** 0.3
     issue, shared = f.slots / 128, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
-    work = cycles / (CLOCK_GHZ * 1e9) * idle / (busy * hiding)
+    tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE)
+    work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))
     longest, *others = sorted((memory, work, chain), reverse=True)
     return gpu.launch_us * 1e-6 + longest + 0.2 * sum(others)

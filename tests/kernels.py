@@ -5,6 +5,8 @@ from __future__ import annotations
 from emmy.instructions import (
     Assign,
     Barrier,
+    CommitCopies,
+    CopyAsync,
     Declare,
     DeclareArray,
     For,
@@ -12,14 +14,17 @@ from emmy.instructions import (
     Let,
     LoadGlobal,
     LoadGlobalVector,
+    LoadMatrix,
     LoadShared,
     LoadSharedVector,
+    MultiplyMatrices,
     SetElement,
     ShuffleXor,
     StoreGlobal,
     StoreGlobalVector,
     StoreShared,
     StoreSharedVector,
+    WaitCopies,
 )
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DTYPES, DType
@@ -214,6 +219,28 @@ def branches() -> Kernel:
         StoreGlobal("odds", t, odd)))
 
 
+def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool = True, barrier: bool = True,
+                   transposed: bool | None = None) -> Kernel:
+    """dst[16, 8] = a[16, 16] b, once by each of two warps: b is stored [n, k] if `by_column`, else [k, n]; its last 16 bytes lie beyond
+    the buffer's end and are zeros.  `wait`, `barrier`: whether the copies are waited for; `transposed`: how b is read."""
+    t, lane = Thread(), i32("lane")
+    parts = Element("acc", dt.f32, i32("e"))
+    row, column = lane // 4 + i32("e") // 2 * 8, lane % 4 * 2 + i32("e") % 2
+    begin = lane % 8 * 16 + lane // 8 % 2 * 8 if by_column else lane % 16 * 8
+    return Kernel(f"tensor_product_{element}", (GlobalBuffer("a", element, 256, "read"), GlobalBuffer("b", element, 120, "read"),
+                                     GlobalBuffer("dst", dt.f32, 256, "write")),
+        (SharedBuffer("left", element, 256), SharedBuffer("right", element, 128)), (1, 1, 1), 64, (
+        Let(lane, t % 32),
+        If(t < 32, (CopyAsync("left", t * 8, 8, "a", t * 8),), (If(t < 48, (CopyAsync("right", lane * 8, 8, "b", lane * 8, lane < 15),)),)),
+        CommitCopies(),
+        *([WaitCopies(0)] if wait else []), *([Barrier()] if barrier else []),
+        DeclareArray("x", element, 8), DeclareArray("y", element, 4), DeclareArray("acc", dt.f32, 4, ZERO),
+        LoadMatrix("x", int32(0), 8, "left", lane % 16 * 16 + lane // 16 * 8),
+        LoadMatrix("y", int32(0), 4, "right", begin, not by_column if transposed is None else transposed),
+        MultiplyMatrices(element, "acc", int32(0), "x", int32(0), "y", int32(0)),
+        For(i32("e"), int32(0), int32(4), int32(1), True, (StoreGlobal("dst", t // 32 * 128 + row * 8 + column, parts),))))
+
+
 def operator_cases() -> list[tuple[str, DType]]:
     """Each operator on each dtype that it takes."""
     out = []
@@ -243,4 +270,5 @@ def every_operator(element: DType) -> Kernel:
 
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
-         online_softmax(5, 77), branches())
+         online_softmax(5, 77), branches(),
+         tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False))

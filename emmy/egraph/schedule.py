@@ -9,19 +9,21 @@ from typing import Any
 
 from emmy.egraph.rulebook import EGraph, hardware_rules, math_classes
 from emmy.errors import EmmyError
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.ir.loop_ir import Value
+from emmy.ir.dtype import DType
+from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel.fold import held_loads
-from emmy.lower.tile_to_kernel.scalar import stride
+from emmy.lower.tile_to_kernel.scalar import stride, vectorises
 
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
             "FitsRegisters": "more registers than the register file holds",
-            "Divides": "its width does not divide the axis it runs along or is too wide for its elements, or its threads do not share out its tile"}
+            "Divides": "its width does not divide the axis it runs along or is too wide for its elements, its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
          "TwistForm": "twist"}
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
@@ -52,6 +54,10 @@ def options(pins: tile.Row) -> list[str]:
     row = f"{pins.work} {pins.tile}"
     out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
     out += [f"(CrossOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
+    warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
+    cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
+    out += [f"(StagesOption {stages[1]})"] if stages else []
+    out += [f"(MmaOption {' '.join((*warps.groups(), *cover.groups()))})"] if warps and cover else []
     grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
@@ -95,7 +101,9 @@ def facts(kernel: tile.Kernel) -> list[str]:
         out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})', f'(set (Span "{f.name}") {axes(f.span)})']
         out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
-        out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts))]
+        out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
+                *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in (dt.bf16, dt.f16) if half_valued(x, half))]
+        out += [f'(set (ComputedOperands "{f.name}") {0 if len(parts) == 2 and all(in_runs(kernel, x) for x in parts) else 1})']
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
@@ -126,6 +134,30 @@ def factors(v: Value) -> tuple[Value, ...]:
     if isinstance(v, loop.Apply) and v.op == "mul":
         return *factors(v.args[0]), *factors(v.args[1])
     return (v,)
+
+
+def half_valued(v: Value, half: DType) -> bool:
+    """Whether `v` has values of the half type, or is computed from such values alone, with no cast of the program's to another type."""
+    return load_of(v, half) is not None or computed_from(v, half)
+
+
+def computed_from(v: Value, half: DType) -> bool:
+    match v:
+        case loop.Load(_, element, _): return element is half
+        case loop.Cast(element, _) | loop.Round(element, _): return element is half
+        case loop.Const(element, _): return element is dt.f32
+        case loop.Apply("select", (_, x, y)): return computed_from(x, half) and computed_from(y, half)
+        case loop.Apply(_, args): return v.dtype is dt.f32 and all(computed_from(x, half) for x in args)
+    return False
+
+
+def in_runs(kernel: tile.Kernel, v: Value) -> bool:
+    """Whether `v` is a load of halves that lie in aligned runs of 8 along some axis: 16 bytes, which one asynchronous copy moves."""
+    load = next(filter(None, (load_of(v, half) for half in (dt.bf16, dt.f16))), None)
+    tensor = next((t for t in kernel.tensors if load and t.name == load.tensor), None)
+    if load is None or tensor is None:
+        return False
+    return any(n % 8 == 0 and vectorises(tensor, load.point, a, 8) for a, n in kernel.extents.items())
 
 
 def axes(of: Iterable[int]) -> str:
@@ -171,6 +203,8 @@ class _Reader:
             down, across, width = map(number, args)
             return tile.Row(f"t{down}x{across}", _width(width), "cross")
         p, q, m, n, k, d = map(number, args[1:])
+        if name == "MmaRow":
+            return tile.Row(f"w{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem-async")
         return tile.Row(f"t{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem")
 
 

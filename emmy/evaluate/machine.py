@@ -25,6 +25,9 @@ Step = Callable[["Warp"], Iterator[object] | None]
 Evaluator = Callable[["Warp"], Value]
 
 
+UNDER_WAY = 1 << 48     # the epoch of a write that has not arrived
+
+
 class Fault(Exception):
     """What went wrong at a statement; the statement's place is added by whoever runs it."""
 
@@ -36,7 +39,7 @@ class Fault(Exception):
 class Warp:
     """32 threads: their registers by slot, the lanes that are active, and the memory they see."""
 
-    __slots__ = ("registers", "mask", "full", "threads", "block", "memory", "tags", "base", "first", "steps", "limit", "size")
+    __slots__ = ("registers", "mask", "full", "threads", "block", "memory", "tags", "base", "first", "steps", "limit", "size", "copies")
 
     def __init__(self, first_thread: int, size: int, block: tuple[int, ...], slots: int, memory: dict[str, Memory], limit: int) -> None:
         self.registers: list[Any] = [None] * slots
@@ -44,6 +47,7 @@ class Warp:
         self.full: Mask = self.threads < size if first_thread + 32 > size else None
         self.mask, self.block, self.memory, self.size = self.full, tuple(map(np.int32, block)), memory, size
         self.steps, self.limit = 0, limit
+        self.copies: list[list[Callable[[], None]]] = [[]]      # groups of copies under way, the open one last
 
     def enter(self, epoch: int, first_epoch: int) -> None:
         """Starts an epoch of a block whose first one is `first_epoch`."""
@@ -176,6 +180,20 @@ class Memory:
         self._watch_write(w, at, tags)
         self.data[at] = value
 
+    def copy(self, w: Warp, index: Value, value: Value, lanes: Mask, width: int) -> Callable[[], None]:
+        """Like `write`, but the elements arrive when the function returned is called; until then any access to them is a race."""
+        at = self._locate(w, index, lanes, width)
+        if lanes is not None:
+            at, value = at[..., lanes], value[..., lanes]
+        self._watch_write(w, at, w.tags if lanes is None else w.tags[lanes])
+        threads = w.active(lanes).astype(np.int64)
+        self.writer[at] = UNDER_WAY * w.size + threads
+
+        def arrive() -> None:
+            self.data[at] = value
+            self.writer[at] = w.base + threads
+        return arrive
+
     @staticmethod
     def _unordered(w: Warp, tags: Array, other: Array) -> Array:
         """Where `other` was another thread, in this epoch or in an earlier block."""
@@ -209,7 +227,8 @@ class Memory:
     def _fault(self, w: Warp, kind: str, at: Array, tags: Array, bad: Array, other: Array, what: str) -> None:
         k = tuple(np.argwhere(bad)[0])
         tag = int(other[k])
-        who = f"thread {tag % w.size}" + (" of an earlier block" if tag < w.first else "")
+        when = " of an earlier block" if tag < w.first else ", whose copy is under way" if tag >= UNDER_WAY * w.size else ""
+        who = f"thread {tag % w.size}{when}"
         threads = np.unique(np.broadcast_to(tags, at.shape)[bad] % w.size)
         raise Fault(kind, f"element {at[k]} of {self.name} {what.format(other=who)}", threads)
 

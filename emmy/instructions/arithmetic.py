@@ -22,7 +22,7 @@ PRIMARY, UNARY, TERNARY = 16, 14, 3
 # symbol and precedence, as in C; all of them group to the left
 INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13), "lt": ("<", 10), "le": ("<=", 10), "eq": ("==", 9),
     "ne": ("!=", 9), "xor": ("!=", 9), "and": ("&&", 5), "or": ("||", 4)}
-_INTEGER_INFIX = {"truncdiv": ("/", 13), "fmod": ("%", 13)}
+_INTEGER_INFIX = {"truncdiv": ("/", 13), "fmod": ("%", 13), "xor": ("^", 7)}
 _BOOL_INFIX = {"max": ("||", 4), "min": ("&&", 5)}
 _SAME_NAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "fmod", "pow")
 _CALLS = {"float": {"abs": "fabs", "round": "rint", **{f: f for f in _SAME_NAME}}, "int": {"max": "max", "min": "min"}, "bool": {}}
@@ -66,8 +66,36 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
   for (int i = 0; i < N; ++i) v.at[i] = static_cast<To>(from[i]);
   *reinterpret_cast<emmy_vector<To, N>*>(to) = v;
 }}""",
+    "emmy_shared": f"{_DEVICE} unsigned emmy_shared(const void* at) {{ return static_cast<unsigned>(__cvta_generic_to_shared(at)); }}",
+    "emmy_copy_async": f"""{_DEVICE} void emmy_copy_async(void* to, const void* from, bool there = true) {{
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(emmy_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+}}""",
+    "emmy_commit_copies": f"""{_DEVICE} void emmy_commit_copies() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}""",
+    "emmy_wait_copies": f"""template <int N>
+{_DEVICE} void emmy_wait_copies() {{ asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }}""",
+    **{name: f"""template <int N, class T>
+{_DEVICE} void {name}(T* to, const T* row) {{
+  static_assert(sizeof(T) == 2);
+  unsigned* const r = reinterpret_cast<unsigned*>(to);
+  if constexpr (N == 1)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1{trans}.shared.b16 {{%0}}, [%1];" : "=r"(r[0]) : "r"(emmy_shared(row)) : "memory");
+  else if constexpr (N == 2)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2{trans}.shared.b16 {{%0, %1}}, [%2];"
+      : "=r"(r[0]), "=r"(r[1]) : "r"(emmy_shared(row)) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(emmy_shared(row)) : "memory");
+}}""" for name, trans in (("emmy_load_matrix", ""), ("emmy_load_transposed", ".trans"))},
+    **{f"emmy_mma_{half}": f"""{_DEVICE} void emmy_mma_{half}(float* sum, const {TYPES[half]}* left, const {TYPES[half]}* right) {{
+  const unsigned* const a = reinterpret_cast<const unsigned*>(left);
+  const unsigned* const b = reinterpret_cast<const unsigned*>(right);
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{half}.{half}.f32 "
+    "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+    : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}""" for half in (dt.f16, dt.bf16)},
 }
-_NEEDS = {"emmy_load": "emmy_vector", "emmy_store": "emmy_vector"}
+_NEEDS = {"emmy_load": "emmy_vector", "emmy_store": "emmy_vector"} | dict.fromkeys(
+    ("emmy_copy_async", "emmy_load_matrix", "emmy_load_transposed"), "emmy_shared")
 
 
 def prelude(text: str) -> str:

@@ -99,7 +99,8 @@ class DeclareArray(Stmt):
         scope.define(self.name, Register("array", self.element, self.length))
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        lines = [f"{TYPES[self.element]} {self.name}[{self.length}];"]
+        aligned = "" if self.element is self.element.compute else "__align__(16) "    # halves move in pairs and more
+        lines = [f"{aligned}{TYPES[self.element]} {self.name}[{self.length}];"]
         if self.fill is not None:
             lines += ["#pragma unroll", f"for (int emmy_i = 0; emmy_i < {self.length}; ++emmy_i) {self.name}[emmy_i] = {spell(self.fill)};"]
         return lines

@@ -32,7 +32,7 @@ def resources(kernel: Kernel) -> Resources:
             own += s.words
             nested = max([nested, *(i[0] for i in inner)])
             moved += s.traffic(types) + s.trips * sum(i[1] for i in inner)
-            flops += sum(_flops(e) for e in s.expressions if isinstance(e, Apply)) + s.trips * sum(i[2] for i in inner)
+            flops += s.flops + sum(_flops(e) for e in s.expressions if isinstance(e, Apply)) + s.trips * sum(i[2] for i in inner)
         return own + nested, moved, flops
 
     registers, moved, flops = count(kernel.body)

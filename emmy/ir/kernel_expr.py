@@ -70,6 +70,9 @@ class Expr(Node):
     def __or__(self, other: Expr | bool) -> Expr:
         return _binary("or", self, other)
 
+    def __xor__(self, other: Expr | int) -> Expr:
+        return _binary("xor", self, other)
+
     def __bool__(self) -> bool:
         raise TypeError(f"the truth of {self!r} is known to the kernel only; compare nodes with `is`")
 
@@ -209,8 +212,8 @@ def fold(op: str, *args: Expr) -> Expr:
     x, y = args
     left, right = (int(a.value) if isinstance(a, Const) else None for a in args)
     match op, left, right:
-        case ("add", 0, _) | ("mul", 1, _) | ("and", 1, _) | ("or", 0, _): return y
-        case ("add" | "sub", _, 0) | ("mul" | "truncdiv", _, 1) | ("and", _, 1) | ("or", _, 0): return x
+        case ("add" | "xor", 0, _) | ("mul", 1, _) | ("and", 1, _) | ("or", 0, _): return y
+        case ("add" | "sub" | "xor", _, 0) | ("mul" | "truncdiv", _, 1) | ("and", _, 1) | ("or", _, 0): return x
         case ("mul" | "and", 0, _) | ("or", 1, _): return x
         case ("mul" | "and", _, 0) | ("or", _, 1): return y
         case "fmod", _, 1: return const(x.dtype, 0)

@@ -88,6 +88,11 @@ class Stmt(Node):
         """The bytes of global memory that one thread moves."""
         return 0
 
+    @property
+    def flops(self) -> float:
+        """Operations of one thread besides those in its expressions."""
+        return 0
+
 
     def substitute(self, values: Mapping[str, Expr]) -> Stmt:
         """The statement with variables replaced by the values of their names."""
@@ -228,6 +233,12 @@ class Scope:
             raise IRError(f"the index of an element of {array} is not constant after unrolling; index with constants and unrolled loops")
         if isinstance(index, Const) and not 0 <= index.value < found.length:
             raise IRError(f"element {index.value} of {array}, which has {found.length}")
+
+    def elements(self, array: str, dtype: DType, first: Expr, count: int) -> None:
+        """Checks `count` elements of an array from `first` on."""
+        self.element(array, dtype, first)
+        if isinstance(first, Const) and first.value + count > self.names[array].length:
+            raise IRError(f"elements {first.value} to {first.value + count - 1} of {array}, which has {self.names[array].length}")
 
     def static(self, e: Expr) -> bool:
         """Whether the value is known once unrolled loops are unrolled."""

@@ -269,6 +269,13 @@ def walk(roots: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(order)
 
 
+def load_of(v: Value, element: DType) -> Load | None:
+    """The load of `element` that `v` is, but for conversions that keep its value."""
+    while isinstance(v, Cast | Round) and v.element in (element, dt.f32):
+        v = v.x
+    return v if isinstance(v, Load) and v.element is element else None
+
+
 def axes_of(x: Ix, free: dict[Value, frozenset[int]] | None = None) -> frozenset[int]:
     """The axes an index term mentions, those of values used as indices included (from `free`)."""
     found = {leaf.a for leaf in leaves(x) if isinstance(leaf, Ax)}

@@ -80,7 +80,7 @@ OPERATORS = {o.name: o for o in (
     Operator("min", 2, np.minimum, kinds=_ALL),
     Operator("and", 2, np.logical_and, kinds=("bool",)),
     Operator("or", 2, np.logical_or, kinds=("bool",)),
-    Operator("xor", 2, np.logical_xor, kinds=("bool",)),
+    Operator("xor", 2, np.bitwise_xor, kinds=("int", "bool")),
     Operator("eq", 2, np.equal, result="bool", kinds=_ALL),
     Operator("ne", 2, np.not_equal, result="bool", kinds=_ALL),
     Operator("lt", 2, np.less, result="bool", kinds=_ALL),

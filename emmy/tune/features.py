@@ -235,6 +235,8 @@ def atom(row: tile.Row) -> int:
 
 
 def _contraction(census: Census, schedule: tile.Schedule) -> Features:
+    if schedule.row.tile.startswith("mma"):
+        return _tensor_contraction(census, schedule)
     kernel = census.kernel
     p, q, fm, fn, depth, buffers = tiled(schedule.row)
     m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
@@ -252,6 +254,24 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
     registers = fm * fn + 2 * (fm + fn) + 14 + ceil(1.2 * depth * (p * fm + q * fn) / (p * q))
     return Features(census.dram, max(census.dram, staged * bytes_), 0, 0, staged * bytes_, work, shared, blocks, p * q, registers,
                     4 * folds * buffers * depth * (8 + p * fm + q * fn), rounds, ceil(k / depth) * 0.3, 4)
+
+
+def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
+    kernel = census.kernel
+    p, q, fm, fn, depth, stages = tiled(schedule.row)
+    high, wide = 16 * p * fm, 8 * q * fn
+    m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
+    blocks = ceil(m / high) * ceil(n / wide) * batch
+    folds, rounds = len(kernel.folds), ceil(kernel.extents[kernel.folds[0].axis] / depth)
+    k = rounds * depth
+    staged = blocks * (high + wide) * k * folds                     # halves that blocks bring to shared memory
+    read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # halves that warps read there
+    products = blocks * high * wide * k * folds
+    work = 16 * products / 2048 + staged + 2 * census.slots((kernel.result,), *kernel.outer)
+    flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
+    return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
+                    48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
+                    0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:

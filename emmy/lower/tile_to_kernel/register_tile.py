@@ -25,7 +25,7 @@ class Held(NamedTuple):
     on_rows: bool
     on_columns: bool
 
-    def at(self, i: Expr, j: Expr, columns: int) -> Expr:
+    def at(self, i: Expr, j: Expr, columns: int) -> Element:
         row = i if self.on_rows else int32(0)
         return Element(self.array, self.element, row * columns + j if self.on_columns else row)
 

@@ -100,6 +100,11 @@ class Pass:
         return -(-self.scope.kernel.extents[sums[0].fold.axis] // self.tiling.depth) if sums else 0
 
     @property
+    def lanes(self) -> int:
+        """Neighbouring lanes that share a row."""
+        return self.tiling.across
+
+    @property
     def pitch(self) -> int:
         return self.tile.width + PAD
 
@@ -116,12 +121,16 @@ class Pass:
         return [(v, h.array) for v, h in zip(self.fold.lifts[1:], list(self.results.values())[1:], strict=True) if h.on_columns]
 
     # -- before, during and after the keys ----------------------------------------------------------------------
-    def begin(self) -> None:
-        """Set the neutral state; copy the left operands of the score, which serve every tile of keys."""
-        scope = self.scope
+    def clear(self) -> None:
+        """Set the neutral state."""
         for channel, h in enumerate(self.results.values()):
             length = self.rows.count * (self.columns.count if h.on_columns else 1)
-            scope.emit(DeclareArray(h.array, dt.f32, length, const(dt.f32, 0) if channel else LOW))
+            self.scope.emit(DeclareArray(h.array, dt.f32, length, const(dt.f32, 0) if channel else LOW))
+
+    def begin(self) -> None:
+        """Set the neutral state; copy the left operands of the score, which serve every tile of keys."""
+        self.clear()
+        scope = self.scope
         if self.scores and self.scores.left.values:
             side, d = self.scores.left, Var(scope.name("d"), dt.i32)
             body = scope.child()
@@ -190,7 +199,7 @@ class Pass:
         return arrays
 
     def absorb(self, body: Emitter, arrays: list[str]) -> None:
-        """Rescale the state to the tile's maximum, add to the narrow channels, and leave the weights in shared memory."""
+        """Rescale the state to the tile's maximum, add to the narrow channels, and hand on the weights."""
         scores, *values = arrays
         pivot = next(iter(self.results.values())).array
         i = Var(body.name("i"), dt.i32)
@@ -214,12 +223,17 @@ class Pass:
         row.emit(*(SetElement(s, dt.f32, i, total) for s, total in sums.items()))
         n = Var(body.name("n"), dt.i32)
         columns = row.child()
-        for _, array in self.wide():
-            at = i * self.columns.count + n
-            columns.emit(SetElement(array, dt.f32, at, Apply("mul", (Element(array, dt.f32, at), scale))))
+        for h in self.results.values():
+            if h.on_columns:
+                held = h.at(i, n, self.columns.count)
+                columns.emit(SetElement(h.array, dt.f32, held.index, Apply("mul", (held, scale))))
         if columns.body:
             row.emit(counted(n, self.columns.count, columns))
         body.emit(counted(i, self.rows.count, row))
+        self.hand_on(body, scores)
+
+    def hand_on(self, body: Emitter, scores: str) -> None:
+        """Leave the weights of a tile in shared memory."""
         if self.values:
             run = self.tile.run
             for r in range(self.rows.count):
@@ -229,7 +243,7 @@ class Pass:
 
     def across(self, row: Emitter, value: Expr, operator: str) -> Expr:
         """`value` joined over the lanes that share a row."""
-        mask = self.tiling.across // 2
+        mask = self.lanes // 2
         while mask:
             other = Var(row.name("o"), value.dtype)
             row.emit(ShuffleXor(other, value, mask))
