@@ -51,6 +51,8 @@ def options(pins: tile.Row) -> list[str]:
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
     cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     out += [f"(StagesOption {stages[1]})"] if stages else []
+    warp, pieces = re.match(r"^w(\d+)$", pins.work), re.match(r"^mma_\w+/f(\d+)x(\d+)$", pins.tile)
+    out += [f"(MmaTwistOption {warp[1]} {pieces[1]} {pieces[2]})"] if warp and pieces else []
     out += [f"(MmaOption {' '.join((*warps.groups(), *cover.groups()))})"] if warps and cover else []
     grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     if grid and cut:
@@ -98,6 +100,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
+            out += [f'(HalfChannels "{f.name}" "{half}")' for half in (dt.bf16, dt.f16) if all(half_valued(x, half) for x in wide)]
             depth = max((kernel.extents[g.axis] for g in kernel.folds if g.name in reads), default=0)
             out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})', f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
                     f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
@@ -151,7 +154,7 @@ class _Reader:
         self.engine = graph.engine
         self.tables = graph.engine.freeze().functions
         self.kernel = self.tables["Kernel"].rows[0].output if self.tables["Kernel"].rows else None
-        terms = ("MapForm", "FoldForm", "ContractionForm", "TwistForm", "MapRow", "FoldRow", "TiledRow", "MmaRow")
+        terms = ("MapForm", "FoldForm", "ContractionForm", "TwistForm", "MapRow", "FoldRow", "TiledRow", "MmaRow", "MmaTwistRow")
         self.terms = {r.output: (name, r.inputs) for name in terms for r in self.tables[name].rows}
 
     def rows(self, table: str, where: Any = lambda r: True) -> list[tile.Schedule]:
@@ -172,6 +175,9 @@ class _Reader:
         if name == "FoldRow":
             how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
             return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how, "reg" if runs else "")
+        if name == "MmaTwistRow":
+            p, m, n, d = map(number, args[1:])
+            return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async")
         p, q, m, n, k, d = map(number, args[1:])
         if name == "MmaRow":
             return tile.Row(f"w{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem-async")
