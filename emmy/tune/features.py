@@ -232,7 +232,7 @@ def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
     work = scores * (28 + sum(map(slots, loop.walk(outer.lifts[:1])))) + 16 * scores * d / 2048 + staged + blocks * high * rounds * c
     flight = 2 * (stages - 1) * keys * d / (32 * p)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p,
-                    48 + 6 * fm * fn + fm * c // 2, 2 * (high * d // 2 + stages * keys * d), 0.6 * rounds / (stages - 1), rounds * 0.2,
+                    48 + 6 * fm * fn + fm * c // 2 + c // 4, 2 * (high * d // 2 + stages * keys * d), 0.6 * rounds / (stages - 1), rounds * 0.2,
                     flight, 2 * scores * d)
 
 
