@@ -23,7 +23,7 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
          "TwistForm": "twist"}
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
@@ -57,6 +57,8 @@ def options(pins: tile.Row) -> list[str]:
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
     cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     out += [f"(StagesOption {stages[1]})"] if stages else []
+    warp, pieces = re.match(r"^w(\d+)$", pins.work), re.match(r"^mma_\w+/f(\d+)x(\d+)$", pins.tile)
+    out += [f"(MmaTwistOption {warp[1]} {pieces[1]} {pieces[2]})"] if warp and pieces else []
     out += [f"(MmaOption {' '.join((*warps.groups(), *cover.groups()))})"] if warps and cover else []
     grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     if grid and cut:
@@ -107,6 +109,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
+            out += [f'(HalfChannels "{f.name}" "{half}")' for half in (dt.bf16, dt.f16) if all(half_valued(x, half) for x in wide)]
             depth = max((kernel.extents[g.axis] for g in kernel.folds if g.name in reads), default=0)
             out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})', f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
                     f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
@@ -202,6 +205,9 @@ class _Reader:
         if name == "CrossRow":
             down, across, width = map(number, args)
             return tile.Row(f"t{down}x{across}", _width(width), "cross")
+        if name == "MmaTwistRow":
+            p, m, n, d = map(number, args[1:])
+            return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async")
         p, q, m, n, k, d = map(number, args[1:])
         if name == "MmaRow":
             return tile.Row(f"w{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem-async")
