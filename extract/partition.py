@@ -30,7 +30,9 @@ class Member(NamedTuple):
 
 class Problem(NamedTuple):
     """`home`: the class a tensor's kernel computes; `traffic`: seconds to write a tensor; `named`: tensors of the program;
-    `outputs`: those that must be kept; `inputs`: those that always can be read; `launch`: seconds a kernel costs at least."""
+    `outputs`: those that must be kept; `inputs`: those that always can be read; `launch`: seconds a kernel costs at least;
+    `rent`: how often the traffic of a tensor that is kept between kernels is charged besides what the kernels pay for it, since it
+    takes the room of other data in caches and memory."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -39,6 +41,7 @@ class Problem(NamedTuple):
     outputs: tuple[str, ...]
     inputs: frozenset[str]
     launch: float
+    rent: float = 0.0
 
 
 class Kernel(NamedTuple):
@@ -151,7 +154,8 @@ class _Search:
     def priced(self, kernel: Kernel) -> float:
         key = kernel.writes, kernel.body
         if key not in self.prices:
-            self.prices[key] = max(self.price(kernel), kernel.floor)
+            kept = 0.0 if kernel.writes in self.problem.outputs else self.problem.rent * self.problem.traffic[kernel.writes]
+            self.prices[key] = max(self.price(kernel), kernel.floor) + kept
         return self.prices[key]
 
     # -- one partition ------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
 
+RENT = 4.0      # see `extract.partition.Problem`
+
+
 class Kept(NamedTuple):
     """A tensor that may be kept: where its kernel computes it, over which axes in order, and how it is stored."""
 
@@ -103,7 +106,7 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
-    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, gpu.launch_us * 1e-6)
+    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, gpu.launch_us * 1e-6, RENT)
 
 
 def body(outlined: Outlined, kernel: Kernel) -> Value:
