@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ class Program:
 
     @cached_property
     def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
-        return tuple(map(tile_to_kernel.lower, self.tile.kernels))
+        return tuple(tile_to_kernel.lower(k) for k in self.tile.kernels if prod(k.output.shape))    # an empty output needs none
 
     @cached_property
     def cuda(self) -> str:

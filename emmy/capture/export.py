@@ -104,7 +104,10 @@ def capture(fn: Callable[..., Any], example_inputs: Sequence[Any], names: Sequen
 
 
 def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
-    signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except ValueError:  # a function of torch's own, written in C++
+        return [f"x{k}" for k in range(count)]
     positional = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     star = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), None)
     names = [p.name for p in positional][:count]

@@ -15,12 +15,15 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel.fold import held_loads
-from emmy.lower.tile_to_kernel.scalar import vectorises
+from emmy.lower.tile_to_kernel.scalar import stride, vectorises
 
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
-            "FitsRegisters": "more registers than the register file holds", 
-            "Divides": "its width does not divide the innermost axis or is too wide for its elements; or its tile is no multiple of an instruction"}
+            "FitsRegisters": "more registers than the register file holds",
+            "Divides": "its width does not divide the axis it runs along or is too wide for its elements, its threads do not share out its tile, or its tile is no multiple of an instruction"}
+FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
+         "TwistForm": "twist"}
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
@@ -48,6 +51,9 @@ def options(pins: tile.Row) -> list[str]:
     out = [f"(ThreadsOption {t})" for t in re.findall(r"^t(\d+)$", pins.work)]
     out += [f"(WarpsOption {w})" for w in re.findall(r"^w(\d+)$", pins.work)]
     out += [f"(WidthOption {v})" for v in re.findall(r"^v(\d+)$", pins.tile)]
+    row = f"{pins.work} {pins.tile}"
+    out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
+    out += [f"(CrossOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
     cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     out += [f"(StagesOption {stages[1]})"] if stages else []
@@ -88,9 +94,12 @@ def facts(kernel: tile.Kernel) -> list[str]:
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})", f"(Elements {prod(n for _, n in kernel.axes)})",
             f"(OutputBytes {kernel.output.element.bytes})", f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
+            f"(set (StateBytes) {sum(x.dtype.bytes for f in kernel.folds if f.name in top for x in f.lifts)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})", f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
+    out += load_facts(kernel, free)
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
+        out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
         out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})', f'(set (Span "{f.name}") {axes(f.span)})']
         out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
@@ -105,6 +114,22 @@ def facts(kernel: tile.Kernel) -> list[str]:
             out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})', f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
                     f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
     return out
+
+
+def load_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
+    """Along which axes the loads lie contiguous, which fold lifts them, and what staging them would take."""
+    out: list[str] = []
+    tensors, last = {t.name: t for t in kernel.tensors}, kernel.outer[-1] if kernel.outer else -1
+    number = {v: f"l{k}" for k, v in enumerate(v for v in free if isinstance(v, loop.Load))}
+    staged: dict[int, list[int]] = {}
+    for v, name in number.items():
+        out.append(f'(set (LoadAxes "{name}") {axes(free[v])})')
+        for a in sorted(free[v]):
+            if kernel.extents[a] > 1 and stride(tensors[v.tensor], v.point, a) == 1:
+                out.append(f'(Contiguous "{name}" {a})')
+                staged.setdefault(a, []).extend([v.element.bytes] * (last in free[v]))
+    out += [f"(StagedBytes {a} {sum(sizes)} {sum(max(n, 4) for n in sizes)})" for a, sizes in staged.items()]
+    return out + [f'(Lifted "{f.name}" "{number[v]}")' for f in kernel.folds for v in loop.walk(f.lifts) if isinstance(v, loop.Load)]
 
 
 def factors(v: Value) -> tuple[Value, ...]:
@@ -154,8 +179,7 @@ class _Reader:
         self.engine = graph.engine
         self.tables = graph.engine.freeze().functions
         self.kernel = self.tables["Kernel"].rows[0].output if self.tables["Kernel"].rows else None
-        terms = ("MapForm", "FoldForm", "ContractionForm", "TwistForm", "MapRow", "FoldRow", "TiledRow", "MmaRow", "MmaTwistRow")
-        self.terms = {r.output: (name, r.inputs) for name in terms for r in self.tables[name].rows}
+        self.terms = {r.output: (name, r.inputs) for name in (*FORMS, *ROWS) for r in self.tables[name].rows}
 
     def rows(self, table: str, where: Any = lambda r: True) -> list[tile.Schedule]:
         """The schedules in a table of (Form, Row), sorted."""
@@ -165,7 +189,7 @@ class _Reader:
     def schedule(self, form: Any, row: Any) -> tile.Schedule:
         name, args = self.terms[form]
         sets = [tuple(sorted(self.engine.value_to_i64(a) for a in self.engine.value_to_set(x))) for x in args[-3 if len(args) == 4 else 0:]]
-        return tile.Schedule(self.row(row), {"MapForm": "map", "FoldForm": "fold", "ContractionForm": "contraction", "TwistForm": "twist"}[name], *sets)
+        return tile.Schedule(self.row(row), FORMS[name], *sets)
 
     def row(self, value: Any) -> tile.Row:
         name, args = self.terms[value]
@@ -175,6 +199,12 @@ class _Reader:
         if name == "FoldRow":
             how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
             return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how, "reg" if runs else "")
+        if name == "TransposeRow":
+            threads, rows, columns = map(number, args)
+            return tile.Row(f"t{threads}", f"{rows}x{columns}", "", "smem")
+        if name == "CrossRow":
+            down, across, width = map(number, args)
+            return tile.Row(f"t{down}x{across}", _width(width), "cross")
         if name == "MmaTwistRow":
             p, m, n, d = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async")

@@ -8,6 +8,7 @@ pair (as matrix products), so that nothing over all the axes of a contraction is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -47,6 +48,8 @@ class Space:
 
     def load(self, tensor: Array, point: Sequence[Array]) -> Array:
         """The elements of `tensor` at `point`, one array of integers a dimension of the tensor."""
+        if not tensor.size:
+            return np.zeros(np.broadcast_shapes((1,) * self.rank, *(c.shape for c in point)), tensor.dtype)
         varying = [[d for d, n in enumerate(c.shape) if n != 1] for c in point]
         along = [d for own in varying for d in own]
         if len(set(along)) < len(along) or any(len(own) > 1 for own in varying):
@@ -73,17 +76,8 @@ class Space:
         left = [f.astype(np.float64) for f in factors]
         repeats = prod(self.extents[d] for d in dims if all(f.shape[d] == 1 for f in left))
         while len(left) > 1:
-            def closed(i: int, j: int) -> list[int]:
-                """The dimensions that no other factor has: they can be summed with this pair."""
-                return [d for d in dims if all(f.shape[d] == 1 for k, f in enumerate(left) if k not in (i, j))]
-
-            def size(pair: tuple[int, int]) -> int:
-                shape = np.broadcast_shapes(left[pair[0]].shape, left[pair[1]].shape)
-                return prod(n for d, n in enumerate(shape) if d not in closed(*pair))
-
-            i, j = min(combinations(range(len(left)), 2), key=size)
-            made = _product(left[i], left[j], closed(i, j))
-            left = [made, *(f for k, f in enumerate(left) if k not in (i, j))]
+            i, j = min(combinations(range(len(left)), 2), key=partial(_size, factors=left, dims=dims))
+            left = [_product(left[i], left[j], _closed((i, j), left, dims)), *(f for k, f in enumerate(left) if k not in (i, j))]
         return left[0] * repeats if repeats != 1 else left[0]
 
     def scan(self, monoid: str, dim: int, at: Array, x: Array, element: DType) -> Array:
@@ -110,6 +104,17 @@ class Space:
 
 def _wide(x: Array, monoid: str) -> Array:
     return x.astype(np.float64) if monoid in ("add", "mul") and x.dtype == np.float32 else x
+
+
+def _closed(pair: tuple[int, int], factors: Sequence[Array], dims: Sequence[int]) -> list[int]:
+    """The dimensions that no factor but this pair has: they can be summed with it."""
+    return [d for d in dims if all(f.shape[d] == 1 for k, f in enumerate(factors) if k not in pair)]
+
+
+def _size(pair: tuple[int, int], factors: Sequence[Array], dims: Sequence[int]) -> int:
+    """The elements of the pair's product, summed as far as it can be."""
+    shape, closed = np.broadcast_shapes(*(factors[k].shape for k in pair)), _closed(pair, factors, dims)
+    return prod(n for d, n in enumerate(shape) if d not in closed)
 
 
 def _product(a: Array, b: Array, dims: Sequence[int]) -> Array:

@@ -11,6 +11,8 @@ it widened.  `Cast` is the program's, `Round` the rounding that torch does betwe
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, leaves
@@ -22,7 +24,9 @@ RECIPES = ("softmax",)
 
 
 class Value(Node):
-    """Base: a scalar at a point.  `dtype` is a compute type; `operands` are the values it is made of."""
+    """Base: a scalar at a point.  `dtype` is a compute type; `operands` are the values it is made of.
+
+    What is read off operands is cached: a DAG has exponentially many paths."""
 
     @property
     def dtype(self) -> DType:
@@ -100,7 +104,7 @@ class Apply(Value):
     def __post_init__(self) -> None:
         result_dtype(self.op, tuple(a.dtype for a in self.args))
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return result_dtype(self.op, tuple(a.dtype for a in self.args))
 
@@ -150,7 +154,7 @@ class Reduce(Value):
         if self.monoid not in MONOIDS:
             raise IRError(f"unknown monoid {self.monoid!r}")
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
@@ -171,7 +175,7 @@ class Scan(Value):
     at: Ix
     x: Value
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
@@ -191,7 +195,7 @@ class Pivot(Value):
     axis: int
     score: Value
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.score.dtype
 
@@ -212,7 +216,7 @@ class Channel(Value):
     score: Value
     x: Value
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
@@ -326,7 +330,8 @@ def verify_body(definition: Definition, seen: dict[str, Input | Definition], ext
             stored = source.element
             shape = source.dims if isinstance(source, Input) else source.shape
             if len(value.point) != len(shape) or value.element is not stored:
-                raise IRError(f"{definition.name} loads {value.tensor} as {value.element} at {len(value.point)} coordinates; it is {stored}{list(shape)}")
+                raise IRError(f"{definition.name} loads {value.tensor} as {value.element} at {len(value.point)} coordinates; "
+                              f"it is {stored}{list(shape)}")
     free = free_axes((definition.body,))[definition.body]
     if free:
         raise IRError(f"{definition.name}: axes {sorted(free)} are not bound")

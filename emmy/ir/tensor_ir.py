@@ -7,6 +7,7 @@ half-type operations a `Round` (which a real-arithmetic rule may drop, while a `
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -21,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 class Tensor(Node):
-    """Base: every node has `shape` and `dtype`."""
+    """Base: every node has `shape` and `dtype`, cached where they are read off operands: a DAG has exponentially many paths."""
 
     @property
     def shape(self) -> Shape:
@@ -98,11 +99,11 @@ class Elementwise(Tensor):
         if any(a.shape != self.args[0].shape for a in self.args):
             raise IRError(f"{self.op} of shapes {', '.join(str(a.shape) for a in self.args)}: broadcasting is an index map of its own")
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return self.args[0].shape
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return result_dtype(self.op, tuple(a.dtype for a in self.args))
 
@@ -117,7 +118,7 @@ class Cast(Tensor):
     element: DType
     x: Tensor
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return self.x.shape
 
@@ -140,7 +141,7 @@ class Round(Tensor):
         if self.element not in (dt.bf16, dt.f16) or self.x.dtype is not dt.f32:
             raise IRError(f"round takes f32 to a half type, not {self.x.dtype} to {self.element}")
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return self.x.shape
 
@@ -168,11 +169,11 @@ class Reduce(Tensor):
         if self.x.dtype.compute is not self.x.dtype:
             raise IRError(f"reduce of {self.x.dtype}: widen it first")
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return tuple(n for k, n in enumerate(self.x.shape) if k not in self.axes)
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
@@ -192,11 +193,11 @@ class Scan(Tensor):
         if self.monoid not in MONOIDS or not 0 <= self.axis < len(self.x.shape) or self.x.dtype.compute is not self.x.dtype:
             raise IRError(f"scan {self.monoid} along {self.axis} of {self.x.dtype}{self.x.shape}")
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return self.x.shape
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
@@ -219,7 +220,7 @@ class IndexMap(Tensor):
     def shape(self) -> Shape:
         return self.dims
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 
@@ -243,11 +244,11 @@ class Gather(Tensor):
             raise IRError(f"gather along {self.axis} of shape {self.x.shape} by an index of {self.index.dtype}")
         check_point(self.at, self.index.shape, self.x.shape, skip=self.axis)
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return self.index.shape
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
 

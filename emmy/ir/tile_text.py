@@ -60,7 +60,8 @@ def print_kernel(kernel: tile.Kernel) -> str:
 
     def put(head: str, value: Value, depth: int = 0) -> None:
         *lets, last = writer.lines(value)
-        lines.extend([f"{'  ' * depth}{head}", *(f"{'  ' * depth}  {line}" for line in (*lets, last))] if lets else [f"{'  ' * depth}{head} {last}"])
+        block = [head, *(f"  {line}" for line in (*lets, last))] if lets else [f"{head} {last}"]
+        lines.extend("  " * depth + line for line in block)
 
     def tensor(t: tile.Tensor) -> str:
         return f"{spelled(t.name, ())}: {type_text(t.element, t.shape)}"

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir import tensor_ir as tensor
 from emmy.ir.index import Ax, Ix, Pos
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.operators import unit
 
 Dim = tuple[str, int]     # (tensor, dimension) or ("axis", provisional axis)
 
@@ -108,6 +110,8 @@ class _Body:
                 where: list[Ix] = [self.simple(ix.substitute(a, leaf)) for a in at]
                 where[axis] = IxOf(self.value(index, point))
                 return self.value(x, tuple(where))
+            case tensor.Reduce(monoid, axes, x) if not all(x.shape[k] for k in axes):
+                return loop.Const(node.dtype, dt.bits(node.dtype, unit(monoid, node.dtype)))
             case tensor.Reduce(monoid, axes, x):
                 fresh = {k: self.axis(x.shape[k]) for k in axes}
                 rest = iter(point)

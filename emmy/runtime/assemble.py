@@ -29,7 +29,8 @@ def assemble(program: Program) -> Plan:
     for name, kernel in produced.items():
         kind: Role = "output" if name in results else "workspace"
         buffers.append(Buffer(name, kernel.output.element, kernel.output.shape, kind))
-    launches = tuple(launch(k, kernel, program) for k, kernel in zip(program.kernels, choice.program.kernels, strict=True) if prod(kernel.output.shape))
+    tiled = {kernel.name: kernel for kernel in choice.program.kernels}
+    launches = tuple(launch(k, tiled[k.name], program) for k in program.kernels)
     name = "_".join(dict.fromkeys(choice.scheduled)) or "empty"
     return Plan(name, tuple(buffers), launches, tuple(captured.inputs), results, program.cuda, program.target, program.math)
 

@@ -40,7 +40,9 @@ def restride(x: Any, strides: Sequence[int]) -> Any:
         return x
     import torch
 
-    return torch.empty_strided(tuple(x.shape), tuple(strides), dtype=x.dtype, device=x.device).copy_(x)
+    shape = [1 if step == 0 else n for n, step in zip(x.shape, strides, strict=True)]      # of a dimension that eager expands, one element is kept
+    kept = torch.empty_strided(shape, tuple(strides), dtype=x.dtype, device=x.device)
+    return kept.copy_(x[tuple(slice(n) for n in shape)]).expand(x.shape)
 
 
 def check(buffer: Any, x: Any) -> None:
@@ -75,8 +77,7 @@ def on_simulator(program: Program, arrays: Arrays) -> Arrays:
     for b in plan.of("output", "workspace"):
         memory[b.name] = np.zeros(prod(b.shape), b.element.numpy)
     for kernel in program.kernels:
-        if kernel.name in launches:
-            simulate(kernel, {p.name: memory[name] for p, name in zip(kernel.parameters, launches[kernel.name].arguments, strict=True)})
+        simulate(kernel, {p.name: memory[name] for p, name in zip(kernel.parameters, launches[kernel.name].arguments, strict=True)})
     return {name: memory[name].reshape(plan.buffer(name).shape) for name in plan.outputs}
 
 

@@ -45,8 +45,8 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
         key = value
         if key not in memo or memo[key].kernel.output is not tensors[kernel.writes]:
             axes = outlined.kept[kernel.writes].axes
-            identity = identify(value, tensors[kernel.writes], axes, region.extents, tensors)
-            made = loop_to_tile.kernel(identity, value, tensors[kernel.writes], axes, region.extents, tensors)
+            identity, read = identify(value, tensors[kernel.writes], axes, region.extents, tensors)
+            made = loop_to_tile.kernel(identity, value, tensors[kernel.writes], axes, region.extents, read)
             memo[key] = best(made, identity, target, math, "", extra, gpu)
         return memo[key]
 
@@ -92,8 +92,10 @@ def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tu
     return out
 
 
-def identify(value: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int], tensors: dict[str, tile.Tensor]) -> str:
-    """A kernel's identity: the digest of its body up to names, and of its typed inputs and output."""
+def identify(value: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int],
+             tensors: dict[str, tile.Tensor]) -> tuple[str, dict[str, tile.Tensor]]:
+    """A kernel's identity, the digest of its body up to names and of its typed inputs and output; and the tensors it reads, in the order
+    in which the body meets them, so that kernels of one identity take their arguments in one order."""
     text, speller = spell(value, {a: k for k, a in enumerate(axes)}, extents)
     inputs = [f"{short}:{tensors[name].element}{list(tensors[name].shape)}" for name, short in speller.tensors.items()]
-    return digest("\n".join([*inputs, f"{output.element}{list(output.shape)}", text]))
+    return digest("\n".join([*inputs, f"{output.element}{list(output.shape)}", text])), {name: tensors[name] for name in speller.tensors}

@@ -11,8 +11,9 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS
-from emmy.lower.tile_to_kernel.scalar import stride
+from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
+from emmy.lower.tile_to_kernel.scalar import stride
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -77,7 +78,8 @@ def slots(v: Value) -> float:
 
 def features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' kernel under `schedule`."""
-    return {"map": _map, "fold": _fold, "contraction": _contraction, "twist": _twist}[schedule.form](census, schedule)
+    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
+    return forms[schedule.form](census, schedule)
 
 
 def operations(kernel: tile.Kernel) -> float:
@@ -164,6 +166,60 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024, steps, joins,
                     in_flight(census, width) * (min(runs, 4) if held else 1))
+
+
+def _transpose(census: Census, schedule: tile.Schedule) -> Features:
+    kernel, row = census.kernel, schedule.row
+    m, n = map(int, row.tile.split("x"))
+    (p,), (q,) = schedule.rows, schedule.columns
+    blocks = ceil(kernel.extents[p] / m) * ceil(kernel.extents[q] / n) * census.size(schedule.batch)
+    elements = census.size(kernel.outer)
+    staged = [v for v in census.loads((kernel.result,)) if census.stride(v, p) == 1 and q in census.free[v]]
+    direct = [v for v in census.loads((kernel.result,)) if v not in staged]
+    out = kernel.output.element.bytes
+    width = min(16 // out, max(1, m * n // row.threads), kernel.extents[q] & -kernel.extents[q])
+    # a lane that reads down a column of elements narrower than a word meets others in their bank
+    shared = sum(elements * (1 + max(1, 4 // v.element.bytes)) for v in staged)
+    down = sum(elements * v.element.bytes for v in staged)
+    along = sum(census.size(census.free[v] | {p, q}) * census.sectors(v, q, width) for v in direct)
+    # a line of the tile, as short as it is, takes the time of one more sector
+    l2 = sum(elements * (v.element.bytes + SECTOR / m) for v in staged) + (along + elements * out) * (1 + SECTOR / (n * out))
+    work = census.slots((kernel.result,), *kernel.outer) + elements * (len(staged) * 4 + 4 / width)
+    bytes_ = sum(n * (m * v.element.bytes + max(v.element.bytes, 4)) for v in staged)
+    registers = 32 + 3 * m * n // row.threads
+    return Features(census.dram, l2, 0, 0, down + along, work, shared, blocks, row.threads, registers, bytes_, 1, 1,
+                    m * n / row.threads * out * (len(staged) + len(direct)))
+
+
+def _cross(census: Census, schedule: tile.Schedule) -> Features:
+    kernel, row, width = census.kernel, schedule.row, _width(schedule.row)
+    down, across = map(int, re.findall(r"\d+", row.work))
+    lanes, (axis,) = (*schedule.batch, *schedule.rows), schedule.rows
+    points, columns = census.size(lanes), census.size(schedule.columns)
+    blocks = ceil(points / (across * width))
+    work = census.slots((kernel.result,), *kernel.outer)
+    l1 = sum(census.size(census.free[v] | set(lanes)) * census.sectors(v, axis, width) for v in census.loads((kernel.result,)))
+    ahead, steps, joins, shared = 1, ceil(columns / down) * 0.25 if schedule.columns else 0.0, 0.0, 0.0
+    for level in census.levels:
+        for f in level:
+            # all threads of a lane merge what they have left, or the first does
+            every = schedule.columns or level is not census.levels[-1]
+            reads = blocks * across * width * down * (down if every else 1) * len(f.lifts) * (down > 1)
+            shared += reads
+            work += reads * (12 if f.kind == "twist" else 1)
+        ahead = rounds(kernel, width, max(kernel.extents[f.axis] for f in level), down)
+        steps += max(ceil(kernel.extents[f.axis] / (down * ahead)) for f in level)
+        joins += down > 1
+    for f in kernel.folds:
+        nested = not f.span <= set(kernel.outer)
+        work += census.slots(f.lifts, *lanes, f.axis) + fold_slots(census, f)
+        l1 += sum(census.size(census.free[v] | set(lanes) | {f.axis}) * census.sectors(v, axis, width) for v in census.loads(f.lifts))
+        steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
+    states = sum(x.dtype.bytes for level in census.levels for f in level for x in f.lifts)
+    registers = min(32 + 8 * width, 65536 // row.threads if row.threads < 1024 else 32)
+    written = prod(kernel.output.shape) * kernel.output.element.bytes
+    return Features(census.dram, max(census.dram, l1 + written), 0, 0, l1, work, shared, blocks, row.threads, registers,
+                    states * down * across * width, steps, joins, in_flight(census, width) * min(ahead, 4))
 
 
 def tiled(row: tile.Row) -> tuple[int, int, int, int, int, int]:

@@ -58,7 +58,8 @@ def judge(program: loop.Program, math: str, arrays: dict[str, Array], extra: Ite
 class Court:
     """The frozen tables of a graph, and the values of its classes as far as they are known."""
 
-    def __init__(self, program: loop.Program, fast: bool, arrays: dict[str, Array], graph: Any, axes: dict[str, tuple[int, ...]], extents: dict[int, int]):
+    def __init__(self, program: loop.Program, fast: bool, arrays: dict[str, Array], graph: Any,
+                 axes: dict[str, tuple[int, ...]], extents: dict[int, int]):
         self.program, self.fast, self.engine = program, fast, graph.engine
         self.tables = graph.engine.freeze().functions
         self.space = Space({Ax(a): n for a, n in extents.items()})
@@ -68,8 +69,7 @@ class Court:
         self.indices: dict[Key, Array] = {}
         self.points: dict[Key, tuple[Array, ...]] = {}
         self.compared = 0
-        self.homes = {self.home(axes[d.name]): d.name for d in program.definitions}
-        self.axes = axes
+        self.homes = {d.name: (axes[d.name], self.home(axes[d.name])) for d in program.definitions}
 
     def compute(self, element: DType) -> DType:
         """The type that values of a stored type are held in."""
@@ -82,18 +82,20 @@ class Court:
         point = self.tables["End"].rows[0].output
         for a in reversed(at):
             point = next(r.output for r in self.tables["Coordinate"].rows if tuple(r.inputs) == (axis[a], point))
-        return at, point
+        return point
 
     def hear(self) -> None:
         """Evaluate row after row until none can be; compare each with its class."""
         evaluators = {"Index": self.index, "Point": self.point, "Value": self.value}
-        pending = [(name, t.input_sorts, t.output_sort, r) for name, t in self.tables.items() if t.output_sort in evaluators for r in t.rows]
+        tables = {name: t for name, t in self.tables.items() if t.output_sort in evaluators}
+        pending = [(name, t.input_sorts, t.output_sort, r) for name, t in tables.items() for r in t.rows]
         progress = True
         while progress:
             progress, rest = False, []
             for name, sorts, sort, row in pending:
                 try:
-                    evaluators[sort](name, [self.argument(s, v) for s, v in zip(sorts, row.inputs, strict=True)], (sort, row.output))
+                    arguments = [self.argument(s, v) for s, v in zip(sorts, row.inputs, strict=True)]
+                    evaluators[sort](name, arguments, (sort, row.output))
                     progress = True
                 except KeyError:        # an operand has no value yet
                     rest.append((name, sorts, sort, row))
@@ -104,7 +106,8 @@ class Court:
                 inside = {self.engine.value_to_i64(a) for a in self.engine.value_to_set(row.output)}
                 outside = [k for leaf, k in self.space.dimension.items() if isinstance(leaf, Ax) and leaf.a not in inside]
                 first = held.value[tuple(slice(0, 1) if k in outside else slice(None) for k in range(self.space.rank))]
-                self.compare(held, held._replace(value=np.broadcast_to(first, held.value.shape), source=f"the same at 0 of axes outside {sorted(inside)}"))
+                same = np.broadcast_to(first, held.value.shape)
+                self.compare(held, held._replace(value=same, source=f"the same at 0 of axes outside {sorted(inside)}"))
 
     def argument(self, sort: str, value: Any) -> Any:
         match sort:
@@ -146,15 +149,14 @@ class Court:
             raise KeyError(args[0])
         with np.errstate(all="ignore"):
             made = self.member(name, args)
-        if np.abs(made.value, where=np.isfinite(made.value), out=np.zeros(made.value.shape)).max(initial=0) < NOISE * made.scale:
+        if _largest(made.value) < NOISE * made.scale:
             raise KeyError("what cancels to nothing is noise: neither it nor what is made of it can be compared")
         held = self.values.setdefault(key, made)
         self.compare(held, made)
         for row in self.tables["Tensor"].rows if held is made else ():
-            at, point = next(((at, p) for (at, p), t in self.homes.items() if row.output == key[1] and row.inputs[1] == p
-                              and t == self.engine.value_to_string(row.inputs[0])), (None, None))
-            if point is not None:
-                self.keep(self.engine.value_to_string(row.inputs[0]), held.value, at)
+            tensor = self.engine.value_to_string(row.inputs[0])
+            if row.output == key[1] and row.inputs[1] == self.homes[tensor][1]:
+                self.keep(tensor, held.value, self.homes[tensor][0])
 
     def keep(self, tensor: str, value: Array, at: Sequence[int]) -> None:
         """The definition `tensor` as an array, from its element at its own axes."""
@@ -166,11 +168,8 @@ class Court:
     def member(self, name: str, args: list[Any]) -> Held:
         """The value of a term on the values of its operands."""
         def held(value: Array, element: DType, scale: float | None = None) -> Held:
-            finite = np.where(np.isfinite(value), np.abs(value.astype(np.float64)), 0).max(initial=0)
-            return Held(value.astype(self.compute(element).numpy, copy=False), element, max(float(finite), scale or 0.0), f"{name} {_label(args)}")
-
-        def dim(a: int) -> int:
-            return self.space.dimension[Ax(a)]
+            value = value.astype(self.compute(element).numpy, copy=False)
+            return Held(value, element, max(_largest(value), scale or 0.0), f"{name} {_label(args)}")
 
         match name, args:
             case "Input" | "Tensor", [t, point]: return held(self.space.load(self.tensors[t], point), self.elements[t])
@@ -180,26 +179,27 @@ class Court:
             case "IndexValue", [at]: return held(at.astype(np.int64), dt.i64)
             case "Unary" | "Binary" | "Ternary", [op, *xs]: return self.apply(op, xs, held)
             case "Sum", [op, xs]: return reduce(lambda x, y: self.apply(op, [x, y], held), xs)
-            case "Round", [element, x]: return held(x.value if self.fast else convert(x.value, dt.named(element)), dt.f32, x.scale)
+            case "Round", [half, x]: return held(x.value if self.fast else convert(x.value, dt.named(half)), dt.f32, x.scale)
             case "Cast", [element, x]:
                 element = dt.named(element)
                 if not self.fast:
                     return held(convert(x.value, element), element.compute)
                 limit = CLAMP.get(element, np.inf)
-                return held(x.value.clip(-limit, limit) if element in CLAMP else x.value.astype(self.compute(element).numpy), element.compute)
-            case "Reduce", [monoid, a, x]:
-                n = self.space.extents[dim(a)]
-                scale = n * x.scale if monoid == "add" else None
-                return held(self.space.reduce(monoid, [dim(a)], [x.value], self.compute(x.dtype)), x.dtype, scale)
-            case "Scan", [monoid, a, at, x]: return held(self.space.scan(monoid, dim(a), at, x.value, self.compute(x.dtype)), x.dtype, x.scale)
-            case "Pivot", [_, a, x]: return held(self.space.reduce("max", [dim(a)], [x.value], self.compute(x.dtype)), x.dtype)
-            case "Channel", [_, a, score, x]:
-                return held(self.space.channel(dim(a), score.value, [x.value], self.compute(x.dtype)), x.dtype, self.space.extents[dim(a)] * x.scale)
-        raise KeyError(name)
+                return held(np.clip(x.value, -limit, limit) if element in CLAMP else x.value, element.compute)
+        if name not in ("Reduce", "Scan", "Pivot", "Channel"):
+            raise KeyError(name)
+        x, dim = args[-1], self.space.dimension[Ax(args[1])]
+        element, n = self.compute(x.dtype), self.space.extents[dim]
+        match name, args:
+            case "Scan", [monoid, _, at, _]: return held(self.space.scan(monoid, dim, at, x.value, element), x.dtype, x.scale)
+            case "Pivot", _: return held(self.space.reduce("max", [dim], [x.value], element), x.dtype)
+            case "Channel", [_, _, score, _]: return held(self.space.channel(dim, score.value, [x.value], element), x.dtype, n * x.scale)
+        return held(self.space.reduce(args[0], [dim], [x.value], element), x.dtype, n * x.scale if args[0] == "add" else None)
 
     def apply(self, op: str, xs: list[Held], held: Any) -> Held:
-        scale = {"add": max, "sub": max, "mul": lambda *s: prod(s), "neg": max, "abs": max}.get(op)
-        return held(apply(op, *(x.value for x in xs)), result_dtype(op, tuple(x.dtype for x in xs)), scale(*(x.scale for x in xs)) if scale and len(xs) > 1 else None)
+        scales = [x.scale for x in xs]
+        scale = max(scales) if op in ("add", "sub") else prod(scales) if op == "mul" else None
+        return held(apply(op, *(x.value for x in xs)), result_dtype(op, tuple(x.dtype for x in xs)), scale)
 
     def compare(self, held: Held, made: Held) -> None:
         self.compared += 1
@@ -208,15 +208,23 @@ class Court:
             with np.errstate(all="ignore"):
                 wrong = np.isfinite(a) & np.isfinite(b) & (np.abs(a - b) > TOLERANCE * max(held.scale, made.scale))
         elif a.dtype.kind == "f":
-            wrong = (np.ascontiguousarray(a).view(f"i{a.itemsize}") != np.ascontiguousarray(b).view(f"i{b.itemsize}")) & ~(np.isnan(a) & np.isnan(b))
+            bits = [np.ascontiguousarray(x).view(f"i{x.itemsize}") for x in (a, b)]
+            wrong = (bits[0] != bits[1]) & ~(np.isnan(a) & np.isnan(b))
         else:
             wrong = a != b
         if held.dtype is not made.dtype or wrong.any():
-            raise Disagreement(f"{held.source} : {held.dtype}, {_show(a[wrong])}\n{made.source} : {made.dtype}, {_show(b[wrong])}\n{print_program(self.program)}")
+            sides = (f"{side.source} : {side.dtype}, {_show(x[wrong])}" for side, x in ((held, a), (made, b)))
+            raise Disagreement("\n".join((*sides, print_program(self.program))))
+
+
+def _largest(x: Array) -> float:
+    """The largest finite magnitude in `x`."""
+    return float(np.where(np.isfinite(x), np.abs(x.astype(np.float64)), 0).max(initial=0))
 
 
 def _label(args: list[Any]) -> str:
-    return " ".join(str(x) if isinstance(x, str | int) else f"<{x.source}>" if isinstance(x, Held) else "…" for x in args)[:400]
+    parts = (str(x) if isinstance(x, str | int) else f"<{x.source}>" if isinstance(x, Held) else "…" for x in args)
+    return " ".join(parts)[:400]
 
 
 def _show(x: Array) -> str:

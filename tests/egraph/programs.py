@@ -19,6 +19,8 @@ from emmy.ir.tensor_ir import Tensor
 
 EXTENTS = (2, 3, 3, 4)
 LARGEST = 200       # elements of a tensor
+KINDS = ("unary", "binary", "binary", "reduction", "reduction", "biased", "scan", "views", "views", "matmul", "matmul", "chain", "softmax",
+         "softmax", "rounded", "masked", "gathered", "scaled")
 UNARY = ("exp", "neg", "abs", "recip", "sqrt", "tanh")
 BINARY = ("add", "sub", "mul", "mul", "div", "max", "min")
 
@@ -88,10 +90,8 @@ class Builder:
         options = [x for x in self.pool if len(x.shape) >= rank]
         return self.choose(options) if options else self.input(tuple(self.choose(EXTENTS) for _ in range(rank)))
 
-    def step(self) -> Tensor:
-        kinds = (self.unary, self.binary, self.binary, self.reduction, self.reduction, self.scan, self.views, self.views, self.matmul, self.matmul,
-                 self.softmax, self.softmax, self.rounded, self.masked, self.gathered, self.scaled)
-        return self.choose(kinds)()
+    def step(self, kinds: tuple[str, ...]) -> Tensor:
+        return getattr(self, self.choose(kinds))()
 
     def unary(self) -> Tensor:
         return apply(self.choose(UNARY), self.any())
@@ -102,12 +102,16 @@ class Builder:
 
     def scaled(self) -> Tensor:
         x = self.any()
-        return apply(self.choose(("mul", "div", "add")), x, constant(self.choose((1.0, 0.5, -2.0)), x.shape, self.element))
+        return apply(self.choose(("mul", "div", "div", "add")), x, constant(self.choose((1.0, 1.0, -2.0)), x.shape, self.element))
 
     def reduction(self) -> Tensor:
         x = self.any(1)
         axes = self.draw(st.sets(st.integers(0, len(x.shape) - 1), min_size=1))
         return tir.Reduce(self.choose(("add", "add", "add", "max", "min", "mul")), tuple(sorted(axes)), x)
+
+    def biased(self) -> Tensor:
+        x = self.any(1)
+        return tir.Reduce("max", (len(x.shape) - 1,), apply("add", x, self.fitting(x.shape)))
 
     def scan(self) -> Tensor:
         x = self.any(1)
@@ -117,10 +121,12 @@ class Builder:
         x = self.any(1)
         last = len(x.shape) - 1
         points = [Pos(k) for k in range(len(x.shape))]
-        match self.choose(("transpose", "slice", "flip", "reshape", "split")):
+        match self.choose(("transpose", "slice", "pick", "flip", "reshape", "split")):
             case "transpose" if last:
                 return view(x, (*x.shape[:-2], x.shape[-1], x.shape[-2]), (*points[:-2], points[-1], points[-2]))
-            case "slice" if x.shape[-1] > 1: return view(x, (*x.shape[:-1], x.shape[-1] - 1), (*points[:-1], ix.add(points[-1], IxConst(1))))
+            case "slice" if x.shape[-1] > 1:
+                return view(x, (*x.shape[:-1], x.shape[-1] - 1), (*points[:-1], ix.add(points[-1], IxConst(1))))
+            case "pick" if last: return view(x, x.shape, (*points[:-1], IxConst(x.shape[-1] - 1)))
             case "reshape" if last: return view(x, (prod(x.shape),), ix.unflatten(Pos(0), x.shape))
             case "split" if x.shape[-1] == 4:
                 return view(x, (*x.shape[:-1], 2, 2), (*points[:-1], ix.add(ix.mul(Pos(last), 2), Pos(last + 1))))
@@ -134,24 +140,31 @@ class Builder:
         a = self.matrix()
         return product(a, view(a, a.shape[::-1], (Pos(1), Pos(0))) if self.draw(st.booleans()) else self.matrix(a.shape[1]))
 
+    def chain(self) -> Tensor:
+        b = self.matrix()
+        return product(self.input((self.choose(EXTENTS), b.shape[0])), product(b, self.matrix(b.shape[1])))
+
     def softmax(self) -> Tensor:
         score = self.matrix()
         top = tir.Reduce("max", (1,), score)
         weight = apply("exp", apply("sub", score, along(top, score.shape, (0,))))
         total = tir.Reduce("add", (1,), weight)
-        match self.choose(("weights", "total", "values", "scaled", "normalised")):
+        match self.choose(("weights", "total", "values", "scaled", "columns", "normalised")):
             case "weights": return apply("div", weight, along(total, score.shape, (0,)))
             case "total": return total
             case "values": return product(weight, self.matrix(score.shape[1]))
             case "scaled": return tir.Reduce("add", (1,), apply("mul", weight, self.fitting(score.shape)))
+            case "columns": return tir.Reduce("add", (0,), apply("mul", weight, self.fitting(score.shape)))
         return product(apply("div", weight, along(total, score.shape, (0,))), self.matrix(score.shape[1]))
 
     def rounded(self) -> Tensor:
         x = self.any()
         if self.element is not dt.f32:
             return tir.Cast(self.element, tir.Cast(dt.f16, x))
-        half = self.choose((tir.Round, tir.Round, tir.Cast))(dt.bf16, x)
-        return tir.Cast(dt.f32, half)
+        kind = self.choose((tir.Round, tir.Cast))
+        half = kind(dt.bf16, x)
+        again = kind(dt.bf16, tir.Cast(dt.f32, half)) if self.draw(st.booleans()) else half
+        return tir.Cast(dt.f32, again)
 
     def masked(self) -> Tensor:
         x = self.any(1)
@@ -162,17 +175,17 @@ class Builder:
     def gathered(self) -> Tensor:
         x = self.any(1)
         self.inputs += 1
-        index = tir.Input(f"i{self.inputs}_{x.shape[0]}", (self.choose(EXTENTS), *x.shape[1:]) if self.draw(st.booleans()) else x.shape, dt.i64)
+        index = tir.Input(f"i{self.inputs}_{x.shape[0]}", (self.choose(EXTENTS), *x.shape[1:]), dt.i64)
         return tir.Gather(0, (IxConst(0), *map(Pos, range(1, len(x.shape)))), x, index)
 
 
 @st.composite
-def programs(draw: Callable[..., Any], steps: int = 7) -> tir.Program:
-    """A program of up to `steps` drawn nodes (some of several) and one or two outputs."""
+def programs(draw: Callable[..., Any], steps: int = 7, kinds: tuple[str, ...] = KINDS) -> tir.Program:
+    """A program of up to `steps` drawn steps of these kinds, and one or two outputs."""
     made = Builder(draw, draw(st.sampled_from((dt.f32, dt.f32, dt.f32, dt.f64))))
     made.pool = [made.input((draw(st.sampled_from(EXTENTS)), draw(st.sampled_from(EXTENTS)))) for _ in range(draw(st.integers(1, 2)))]
     for _ in range(draw(st.integers(2, steps))):
-        node = made.step()
+        node = made.step(kinds)
         if node.size <= LARGEST and len(node.shape) <= 4:
             made.pool.append(node)
     outputs = [made.pool[-1], *([made.choose(made.pool[:-1])] if len(made.pool) > 3 and draw(st.booleans()) else [])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
+from math import gcd, prod
 
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import StoreGlobal, StoreGlobalVector
@@ -36,7 +36,7 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
     scope.emit(For(lane, const(scope.integer, 0), const(scope.integer, width), const(scope.integer, 1), True, tuple(inner.body)))
     scope.axes[axis] = start
     offset = scope.output_offset()
-    step = min(width, VECTOR_BYTES // output.element.bytes)
+    step = gcd(width, VECTOR_BYTES // output.element.bytes)
     for k in range(0, width, step):
         scope.emit(StoreGlobalVector(output.name, offset + k, out, k, step))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from emmy.instructions.global_memory import StoreGlobal
@@ -96,7 +96,7 @@ class Contraction:
         scope.emit(loop_)
 
 
-def parts(scope: Emitter, roots: Iterable[Value], axes: tuple[int, ...], others: tuple[int, ...], held: dict[Value, Held]) -> list[Value]:
+def parts(scope: Emitter, roots: Iterable[Value], axes: tuple[int, ...], others: tuple[int, ...], held: Container[Value]) -> list[Value]:
     """The largest values below `roots` that depend on some of `axes` and none of `others`, but for those already held and bare indices."""
     found: dict[Value, None] = {}
     seen, stack = set[Value](), list(roots)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap, Counter
 from collections.abc import Container, Iterable
 from itertools import count
+from math import gcd
 
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
@@ -165,10 +166,7 @@ class Emitter:
 
     def initial(self, fold: tile.Fold) -> tuple[Var, ...]:
         """Mutable variables that hold the fold's neutral state."""
-        if fold.kind == "twist":
-            return tuple(self.declare("s", e) for e in twist.initial(tuple(x.dtype for x in fold.lifts)))
-        dtype = fold.lifts[0].dtype
-        return (self.declare("s", const(dtype, unit(fold.recipe, dtype))),)
+        return tuple(self.declare("s", e) for e in neutral(fold))
 
     def accumulate(self, fold: tile.Fold, state: tuple[Var, ...], elements: list[tuple[Expr, ...]]) -> None:
         """Fold some elements into the state."""
@@ -205,7 +203,7 @@ class Emitter:
                 offset = first.offset(v.tensor, v.point)
                 arrays[v] = self.name("x")
                 self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None))
-                step = min(width, VECTOR_BYTES // v.element.bytes)
+                step = gcd(width, VECTOR_BYTES // v.element.bytes)
                 for k in range(0, width, step):
                     self.emit(LoadGlobalVector(arrays[v], k, v.tensor, offset + k, step))
         return arrays
@@ -217,6 +215,14 @@ class Emitter:
         for load, array in arrays.items():
             inner.values[load] = Element(array, load.element.compute, lane)
         return inner
+
+
+def neutral(fold: tile.Fold) -> tuple[Expr, ...]:
+    """The state of a fold over no elements."""
+    if fold.kind == "twist":
+        return twist.initial(tuple(x.dtype for x in fold.lifts))
+    dtype = fold.lifts[0].dtype
+    return (const(dtype, unit(fold.recipe, dtype)),)
 
 
 def affine(x: Ix) -> tuple[dict[Ix, int], int]:

@@ -1,0 +1,248 @@
+"""Form "cross": folds across the axis that lies contiguous in memory, such as a sum over the first axis of a matrix.
+
+The lanes of a block run along the output axis c (`schedule.rows`) that is contiguous, after the axes of `schedule.batch`, row-major:
+every thread holds `width` neighbours along c.  The `down` threads of a lane share out the folded axis, level by level as in form
+"fold", join through shared memory by the fold's merge, in the order of the threads, and then the columns that are left.
+
+Row: WORK=t<down>x<across>,TILE=v<width>,REDUCE=cross.  The width divides the extent of c; other tails are predicated.
+Shared bytes: down * across * width * (bytes of a state), for each fold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from math import gcd, prod
+
+from emmy.instructions.barrier import Barrier
+from emmy.instructions.control import For
+from emmy.instructions.global_memory import StoreGlobal
+from emmy.instructions.registers import DeclareArray, SetElement
+from emmy.instructions.shared_memory import LoadSharedVector, StoreSharedVector
+from emmy.ir import dtype as dt
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
+from emmy.ir.loop_ir import Value
+from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel.finish import finish, store_run
+from emmy.lower.tile_to_kernel.fold import by_extent, levels
+from emmy.lower.tile_to_kernel.register_tile import parts
+from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, neutral
+from emmy.lower.tile_to_kernel.staging import both, counted, under
+
+AHEAD_BYTES, AHEAD = 64, 8      # a thread reads up to so many bytes of a tensor, from so many elements of the folded axis, at once
+
+
+class Run:
+    """A thread's `width` neighbours along axis c from `start`, and the register arrays of what is known for each of them."""
+
+    def __init__(self, axis: int, start: Expr, width: int):
+        self.axis, self.start, self.width = axis, start, width
+        self.held: dict[Value, str] = {}
+
+    def know(self, scope: Emitter, value: Value, array: str) -> None:
+        """Element e of `array` is `value` at neighbour e; at all of them, if the value does not depend on c."""
+        self.held[value] = array
+        if self.axis not in scope.free.get(value, {self.axis}):
+            scope.values[value] = Element(array, value.dtype, int32(0))
+
+    def bind(self, scope: Emitter, lane: Expr) -> None:
+        """Make what is known at neighbour `lane` the values of a scope."""
+        scope.values.update((v, Element(array, v.dtype, lane)) for v, array in self.held.items())
+
+    def at(self, scope: Emitter, lane: Expr, arrays: dict[loop.Load, str]) -> Emitter:
+        """A scope for neighbour `lane`, `arrays` being what `load_vectors` has read."""
+        inner = scope.neighbour(self.axis, self.start, lane, arrays)
+        self.bind(inner, lane)
+        return inner
+
+    def lane(self, scope: Emitter) -> Expr:
+        """The number of a neighbour: a variable to loop over, unless there is one only."""
+        return Var(scope.name("e"), scope.integer) if self.width > 1 else const(scope.integer, 0)
+
+    def each(self, scope: Emitter, lane: Expr, body: Emitter) -> None:
+        """Emit `body` for each neighbour."""
+        scope.emit(*([counted(lane, self.width, body)] if isinstance(lane, Var) else body.body))
+
+    def hold(self, scope: Emitter, roots: list[Value], *axes: int) -> None:
+        """Compute before a loop over `axes` what of `roots` does not depend on them: once for the thread, or for each neighbour."""
+        scope.hoist(roots, *axes, self.axis)
+        values = parts(scope, roots, (self.axis,), axes, self.held)
+        if not values:
+            return
+        arrays = scope.load_vectors(values, self.axis, self.start, self.width)
+        lane = self.lane(scope)
+        inner = self.at(scope, lane, arrays)
+        for v in values:
+            name = scope.name("h")
+            scope.emit(DeclareArray(name, v.dtype, self.width, None))
+            inner.emit(SetElement(name, v.dtype, lane, inner.value(v)))
+            self.held[v] = name
+        self.each(scope, lane, inner)
+
+
+def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
+    """The Kernel IR of folds across a contiguous axis; IRError where the row or a fold does not fit the form."""
+    down, across, width = blocks(kernel, schedule)
+    scope = Emitter(kernel)
+    lanes = *(a for a in kernel.outer if a in schedule.batch), *schedule.rows
+    columns = [a for a in kernel.outer if a in schedule.columns]
+    total = prod(kernel.extents[a] for a in lanes)
+    place = scope.let("down", Thread() // across) if down > 1 else int32(0)
+    lane = scope.let("lane", Thread() % across)
+    flat = scope.let("at", scope.whole(Block(0)) * (across * width) + scope.whole(lane) * width)
+    inside = None if total % (across * width) == 0 else flat < total
+    # threads beyond the end do the last run's work, so that they meet the others at barriers, and store nothing
+    scope.place(lanes, flat if inside is None else scope.let("at", Apply("min", (flat, const(scope.integer, total - width)))))
+    run = Run(lanes[-1], scope.axes[lanes[-1]], width)
+    shared: list[SharedBuffer] = []
+    body, order = scope, levels(kernel)
+    for level in order:
+        states = {f: array for group in by_extent(kernel, level) for f, array in gather(scope, run, group, place, down).items()}
+        if down > 1:
+            buffers = {f: leave(scope, run, f, arrays, down * across, shared) for f, arrays in states.items()}
+            scope.emit(Barrier())
+        if level is order[-1]:
+            body = scope.child()
+        for f, arrays in states.items():
+            joined = join(body, run, f, buffers[f], lane, across, down) if down > 1 else arrays
+            for channel, array in enumerate(joined):
+                run.know(body, f.result(channel), array)
+    write(body, run, columns, place, down)
+    only = both(inside, place == 0 if down > 1 and not columns else None)
+    scope.emit(*under(only, body.body))
+    return finish(kernel, scope, (-(-total // (across * width)), 1, 1), down * across, tuple(shared))
+
+
+def blocks(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[int, int, int]:
+    """Threads of a block down and across, and how many neighbours each holds."""
+    row = schedule.row
+    work, run = re.fullmatch(r"t(\d+)x(\d+)", row.work), re.fullmatch(r"v(\d+)|", row.tile)
+    if not work or not run or row.reduce != "cross" or row.stage or len(schedule.rows) != 1:
+        raise IRError(f"{kernel.name}: row {row}: a fold across lanes is spelled WORK=t8x32,TILE=v4,REDUCE=cross")
+    down, across, width = int(work[1]), int(work[2]), int(run[1] or 1)
+    if down * across % 32 or kernel.extents[schedule.rows[0]] % width or not kernel.folds:
+        raise IRError(f"{kernel.name}: row {row}: a block has whole warps, and the width divides {kernel.extents[schedule.rows[0]]}")
+    if any(f.kind == "scan" for level in levels(kernel) for f in level):
+        raise IRError(f"{kernel.name}: a scan is not folded across lanes")
+    return down, across, width
+
+
+def gather(scope: Emitter, run: Run, group: list[tile.Fold], place: Expr, down: int) -> dict[tile.Fold, list[str]]:
+    """Fold the thread's part of the axis, elements `place`, `place + down`, …: for each fold the arrays of its state."""
+    states: dict[tile.Fold, list[str]] = {}
+    for f in group:
+        states[f] = [scope.name("s") for _ in f.lifts]
+        scope.emit(*(DeclareArray(array, e.dtype, run.width, e) for array, e in zip(states[f], neutral(f), strict=True)))
+    lifts = [x for f in group for x in f.lifts]
+    run.hold(scope, lifts, *(f.axis for f in group))
+    extent = scope.kernel.extents[group[0].axis]
+    ahead = rounds(scope.kernel, run.width, extent, down)
+    whole = extent // (down * ahead) * (down * ahead)
+    for start, stop, count in ((0, whole, ahead), (whole, extent, 1)):
+        if start < stop:
+            stretch(scope, run, states, lifts, scope.whole(place) + start, stop, down, count)
+    return states
+
+
+def stretch(scope: Emitter, run: Run, states: dict[tile.Fold, list[str]], lifts: list[Value], start: Expr, stop: int, down: int,
+            count: int) -> None:
+    """Fold the elements from `start` to `stop`, `down` apart, `count` of them a round, all of whose loads come first."""
+    r = Var(scope.name("r"), scope.integer)
+    body = scope.child()
+    elements = []
+    for u in range(count):
+        at = body.child()
+        at.axes.update((f.axis, r + u * down) for f in states)
+        at.hoist(lifts, run.axis)
+        elements.append((at, at.load_vectors(lifts, run.axis, run.start, run.width)))
+        body.emit(*at.body)
+    lane = run.lane(scope)
+    each = run.at(body, lane, {})
+    cells = [run.at(at, lane, arrays) for at, arrays in elements]
+    values = {f: [tuple(map(cell.value, f.lifts)) for cell in cells] for f in states}
+    each.emit(*(s for cell in cells for s in cell.body))
+    for f, arrays in states.items():
+        update(each, f, arrays, lane, partial(each.accumulate, f, elements=values[f]))
+    run.each(body, lane, each)
+    scope.emit(For(r, start, const(scope.integer, stop), const(scope.integer, count * down), False, tuple(body.body)))
+
+
+def rounds(kernel: tile.Kernel, width: int, extent: int, down: int) -> int:
+    """How many elements of the folded axis a thread reads at once."""
+    widest = max((t.element.bytes for t in kernel.tensors), default=4)
+    return max(1, min(AHEAD, AHEAD_BYTES // (width * widest), extent // down))
+
+
+def update(scope: Emitter, fold: tile.Fold, arrays: list[str], lane: Expr, change: Callable[[tuple[Var, ...]], None]) -> None:
+    """Let `change` act on the state that `arrays` hold at neighbour `lane`."""
+    elements = [Element(array, x.dtype, lane) for array, x in zip(arrays, fold.lifts, strict=True)]
+    state = tuple(scope.declare("t", e) for e in elements)
+    change(state)
+    scope.emit(*(SetElement(e.array, e.element, e.index, s) for e, s in zip(elements, state, strict=True)))
+
+
+def leave(scope: Emitter, run: Run, fold: tile.Fold, arrays: list[str], threads: int, shared: list[SharedBuffer]) -> list[SharedBuffer]:
+    """Write the thread's state to shared memory: threads next to each other, neighbours of a thread together."""
+    buffers = [SharedBuffer(scope.name("part"), x.dtype, threads * run.width) for x in fold.lifts]
+    shared += buffers
+    for array, b in zip(arrays, buffers, strict=True):
+        step = gcd(run.width, VECTOR_BYTES // b.element.bytes)
+        scope.emit(*(StoreSharedVector(b.name, Thread() * run.width + k, array, k, step) for k in range(0, run.width, step)))
+    return buffers
+
+
+def join(scope: Emitter, run: Run, fold: tile.Fold, buffers: list[SharedBuffer], lane: Expr, across: int, down: int) -> list[str]:
+    """Merge the states that the threads of a lane have left, first to last: the arrays of the result."""
+
+    def read(to: Emitter, stem: str, thread: Expr) -> list[str]:
+        arrays = [to.name(stem) for _ in buffers]
+        for array, b in zip(arrays, buffers, strict=True):
+            step = gcd(run.width, VECTOR_BYTES // b.element.bytes)
+            to.emit(DeclareArray(array, b.element, run.width, None))
+            to.emit(*(LoadSharedVector(array, k, b.name, thread * run.width + k, step) for k in range(0, run.width, step)))
+        return arrays
+
+    joined = read(scope, "s", lane)
+    d = Var(scope.name("d"), dt.i32)
+    body = scope.child()
+    others = read(body, "o", d * across + lane)
+    e = run.lane(body)
+    each = body.child()
+    other = tuple(Element(o, b.element, e) for o, b in zip(others, buffers, strict=True))
+    update(each, fold, joined, e, lambda state: each.merge(fold, state, other))
+    run.each(body, e, each)
+    scope.emit(For(d, int32(1), int32(down), int32(1), False, tuple(body.body)))
+    return joined
+
+
+def write(scope: Emitter, run: Run, columns: list[int], place: Expr, down: int) -> None:
+    """Store the result at the thread's neighbours for every point of the columns, the threads of a lane striding over them."""
+    if not columns:
+        store(scope, run)
+        return
+    kernel = scope.kernel
+    run.hold(scope, [kernel.result], *columns)
+    position = Var(scope.name("c"), scope.integer)
+    body = scope.child()
+    body.place(columns, position)
+    store(body, run)
+    total = const(scope.integer, prod(kernel.extents[a] for a in columns))
+    scope.emit(For(position, scope.whole(place), total, const(scope.integer, down), False, tuple(body.body)))
+
+
+def store(scope: Emitter, run: Run) -> None:
+    """Store the result at the thread's neighbours: as vectors where c is the output's last axis."""
+    kernel = scope.kernel
+    if run.axis == kernel.outer[-1]:
+        run.bind(scope, const(scope.integer, 0)) if run.width == 1 else None
+        store_run(scope, run.axis, run.start, run.width, run.bind)
+        return
+    lane = run.lane(scope)
+    scope.hoist([kernel.result], run.axis)
+    inner = run.at(scope, lane, scope.load_vectors([kernel.result], run.axis, run.start, run.width))
+    value = inner.value(kernel.result)
+    inner.emit(StoreGlobal(kernel.output.name, inner.output_offset(), value))
+    run.each(scope, lane, inner)

@@ -1,0 +1,63 @@
+"""Every rule file has a twin here: egglog text with what must hold and what must not, a block a `;;` line naming its rules.
+
+A block runs in a graph of its own with all rules of its IR loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from emmy.egraph.rulebook import ORDER, EGraph, rule_files, rule_names, rules_folder
+from emmy.egraph.schedule import hardware_rules
+
+HERE = Path(__file__).parent
+BLOCKS = [
+    pytest.param(path.parent.name, block, id=f"{path.parent.name}/{path.stem}/{block.splitlines()[0].strip()[:40]}")
+    for path in sorted(HERE.glob("*/*.egg"))
+    for block in path.read_text().split("\n;;" if not path.read_text().startswith(";;") else ";;")
+    if block.strip()
+]
+
+
+def firings(ir: str, block: str) -> dict[str, int]:
+    """Run a block, which raises where a check fails; how often each rule matched."""
+    fired: dict[str, int] = {}
+    for output in EGraph(ir).run(";;" + block, block.splitlines()[0]):
+        for rule, count in output.report.num_matches_per_rule.items() if hasattr(output, "report") else ():
+            fired[rule] = fired.get(rule, 0) + count
+    return fired
+
+
+@pytest.mark.parametrize(("ir", "block"), BLOCKS)
+def test_block(ir: str, block: str) -> None:
+    assert "(check" in block
+    firings(ir, block)
+
+
+@pytest.mark.parametrize("ir", ORDER)
+def test_every_rule_fires_in_a_twin(ir: str) -> None:
+    twins = {path.name for path in (HERE / ir).glob("*.egg")}
+    fired: set[str] = set()
+    for parameter in BLOCKS:
+        if parameter.values[0] == ir:
+            fired |= {rule for rule, count in firings(*parameter.values).items() if count}      # type: ignore[arg-type]
+    for name, text in rule_files(ir):
+        named = rule_names(text)
+        assert not named or name.split("/")[1] in twins, f"{name} has no twin"
+        assert set(named) - fired == set(), f"rules of {name} that no twin exercises"
+
+
+@pytest.mark.parametrize("path", sorted((rules_folder() / "hardware").glob("*.egg")), ids=lambda path: path.stem)
+def test_a_target_states_every_limit_and_an_exact_atom(path: Path) -> None:
+    graph = EGraph("tile", [hardware_rules(path.stem)])
+    graph.run("(check (= m (MaxThreads)) (= s (MaxSharedBytes)) (>= s 49152) (= f (RegisterFile)) (= r (MaxRegisters)))")
+    graph.run('(check (HasAtom "mul_f32"))')
+    graph.run('(fail (check (HasAtom "unheard-of")))')
+
+
+def test_rule_names_are_unique() -> None:
+    names = [name for ir in ORDER for _, text in rule_files(ir) for name in rule_names(text)]
+    assert len(names) == len(set(names)) and all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)

@@ -1,0 +1,216 @@
+"""What the rules find in whole programs: sharing, one identity for equal programs, fusion, cuts, and the doors left to a user."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from emmy.errors import EmmyError
+from emmy.ir import kernel_text
+from emmy.ir import tile_ir as tile
+from emmy.pipeline import Program, compile
+from emmy.runtime import execute
+
+HALF, SINGLE = torch.bfloat16, torch.float32
+dtypes = pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=["f32", "bf16"])
+
+
+def of(*shape: int, dtype: torch.dtype = SINGLE) -> torch.Tensor:
+    """A tensor whose values do not matter."""
+    return torch.empty(shape, dtype=dtype)
+
+
+def identities(program: Program) -> list[str]:
+    return [s.identity for s in program.choice.scheduled.values()]
+
+
+def only(program: Program) -> tile.Kernel:
+    (kernel,) = program.tile.kernels
+    return kernel
+
+
+def folds(kernel: tile.Kernel) -> list[tuple[str, int]]:
+    """(kind, extent) of each fold."""
+    return [(f.kind, kernel.extents[f.axis]) for f in kernel.folds]
+
+
+# -- sharing and identity ---------------------------------------------------------------------------------------------
+def test_a_shared_value_is_loaded_and_computed_once() -> None:
+    (kernel,) = compile(lambda x: (x * x) + (x * x), of(64, 64)).kernels
+    text = kernel_text.show(kernel)
+    assert text.count("load_global") == 1
+    assert text.count(" * x_") + text.count("* x") <= 2, text
+    assert sum(line.count("*") for line in text.splitlines() if "let v" in line) == 1
+
+
+def test_equal_sums_have_one_identity() -> None:
+    x, y = of(64, 64), of(64, 64)
+    left, right, other = (identities(compile(f, x, y)) for f in (lambda x, y: x + x + y, lambda x, y: y + (x + x), lambda x, y: x * 2 + y))
+    assert left == right != other
+
+
+def softmax_by_hand(x: torch.Tensor) -> torch.Tensor:
+    weights = (x - x.amax(-1, keepdim=True)).exp()
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def test_softmax_is_found_by_its_arithmetic() -> None:
+    x = of(16, 300)
+    assert identities(compile(softmax_by_hand, x)) == identities(compile(lambda x: x.softmax(-1), x))
+
+
+def test_linear_is_a_matmul() -> None:
+    x, w = of(64, 128), of(32, 128)
+    assert identities(compile(functional.linear, x, w)) == identities(compile(lambda x, w: x @ w.t(), x, w))
+
+
+# -- one pass ---------------------------------------------------------------------------------------------------------
+NORMS: dict[str, tuple[Callable[..., Any], int]] = {
+    "rms_norm": (lambda x, w: functional.rms_norm(x, (4096,), w), 1),
+    "layer_norm": (lambda x, w: functional.layer_norm(x, (4096,), w), 2),
+    "softmax": (lambda x, w: x.softmax(-1), 1),
+}
+
+
+@dtypes
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_is_one_kernel(name: str, dtype: torch.dtype) -> None:
+    norm, passes = NORMS[name]
+    kernel = only(compile(norm, of(16384, 4096, dtype=dtype), of(4096, dtype=dtype)))
+    assert len(kernel.folds) == passes and all(n == 4096 for _, n in folds(kernel))
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return (q @ k.transpose(-1, -2) * 0.125).softmax(-1) @ v
+
+
+def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return (q @ k.transpose(-1, -2) * 0.125 + mask).softmax(-1) @ v
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    future = torch.ones(1024, 1024, dtype=torch.bool).triu(1)
+    return (q @ k.transpose(-1, -2) * 0.125).masked_fill(future, -math.inf).softmax(-1) @ v
+
+
+def heads_inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
+
+
+HEADS = (4, 16, 1024, 64)
+ATTENTION: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "plain": (attend, (HEADS,) * 3),
+    "mask": (masked, (*(HEADS,) * 3, (1024, 1024))),
+    "causal": (causal, (HEADS,) * 3),
+    "self": (lambda x: attend(x, x, x), (HEADS,)),
+    "heads_inside": (heads_inside, ((4, 1024, 16, 64),) * 3),
+    "sdpa": (lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), (HEADS,) * 3),
+}
+
+
+@dtypes
+@pytest.mark.parametrize("name", ATTENTION)
+def test_written_out_attention_passes_over_the_keys_once(name: str, dtype: torch.dtype) -> None:
+    fn, shapes = ATTENTION[name]
+    kernel = only(compile(fn, *(of(*s, dtype=dtype) for s in shapes)))
+    assert sorted(folds(kernel)) == [("reduce", 64), ("twist", 1024)]
+
+
+# -- cuts -------------------------------------------------------------------------------------------------------------
+def chain(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    return (a @ b) @ c
+
+
+def reads(program: Program) -> list[set[str]]:
+    """What each kernel reads of the program's inputs."""
+    return [{t.name for t in k.tensors} & set(program.tile.inputs) for k in program.tile.kernels]
+
+
+def test_the_cheaper_bracketing_is_taken() -> None:
+    outer = compile(chain, of(4096, 64), of(64, 4096), of(4096, 64))
+    assert reads(outer) == [{"b", "c"}, {"a"}] and outer.tile.kernels[0].output.shape == (64, 64)
+    inner = compile(chain, of(64, 4096), of(4096, 64), of(64, 4096))
+    assert reads(inner) == [{"a", "b"}, {"c"}] and inner.tile.kernels[0].output.shape == (64, 64)
+
+
+def test_chained_matmuls_are_fused_when_tiny_and_cut_when_large() -> None:
+    assert len(compile(chain, of(2, 2), of(2, 2), of(2, 2)).tile.kernels) == 1
+    assert len(compile(chain, of(512, 512), of(512, 512), of(512, 512)).tile.kernels) == 2
+
+
+def test_rms_norm_before_a_linear_writes_no_normalised_tensor() -> None:
+    def fn(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return functional.linear(functional.rms_norm(x, (4096,), g), w)
+
+    program = compile(fn, of(4096, 4096), of(4096), of(4096, 4096))
+    written = [k.output.shape for k in program.tile.kernels]
+    assert written == [(4096,), (4096, 4096)]
+    assert program.tile.kernels[-1].schedule is not None and program.tile.kernels[-1].schedule.form == "contraction"
+
+
+# -- math ---------------------------------------------------------------------------------------------------------------
+EXACT: dict[str, Callable[..., Any]] = {
+    "sums": lambda x, y: x + x + y - (y + x),
+    "products": lambda x, y: (x * y) * (y * x) / 3,
+    "zeros": lambda x, y: (x * 0 + y, x - x, x / x, -x * 1),
+    "select": lambda x, y: torch.where(x > y, x * y, y / x).clamp(-2, 2),
+    "rounding": lambda x, y: (x.floor() + y.trunc() - (x * 8).round(), x.abs()),
+    "broadcast": lambda x, y: x[:, :1] * y + x[0] / (y * y + 1),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_math_keeps_every_bit(name: str) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(9, 37), torch.randn(9, 37)
+    x[0, :6] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42])
+    program = compile(EXACT[name], x, y, math="exact")
+    wanted = EXACT[name](x, y)
+    found = execute.on_simulator(program, execute.arguments(program))
+    for out, ref in zip(program.plan.outputs, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        same = (found[out].view(np.int32) == ref.numpy().view(np.int32)) | (np.isnan(found[out]) & np.isnan(ref.numpy()))
+        assert same.all(), f"{out}: {found[out][~same]} for {ref.numpy()[~same]}"
+
+
+def test_exact_math_uses_no_rule_over_the_reals() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(-1)
+
+    assert [kind for kind, _ in folds(only(compile(fn, of(64, 128))))] == ["twist"]
+    exact = compile(fn, of(64, 128), math="exact")
+    assert {kind for k in exact.tile.kernels for kind, _ in folds(k)} == {"reduce"}
+
+
+# -- pins and rules of the user's ---------------------------------------------------------------------------------------
+def test_a_pin_is_obeyed_though_the_rules_do_not_propose_it() -> None:
+    for pins in "WORK=t128", "WORK=t96,TILE=v2":
+        schedule = only(compile(torch.exp, of(64, 64), pins=pins)).schedule
+        assert schedule is not None and str(schedule.row) == pins
+
+
+@pytest.mark.parametrize("pins, reason", [("WORK=t2048", "FitsThreads"), ("WORK=t128,TILE=v8", "Divides"), ("WORK=t8x8", "no rule proposes it")])
+def test_an_illegal_pin_names_the_premise_that_fails(pins: str, reason: str) -> None:
+    with pytest.raises(EmmyError, match=reason):
+        _ = compile(torch.exp, of(64, 63), pins=pins).tile
+
+
+def test_a_rule_of_the_users_makes_programs_equal(tmp_path: Path) -> None:
+    rules = tmp_path / "double.egg"
+    rules.write_text('(birewrite (Binary "add" x x) (Binary "mul" x (Const "f32" 1073741824)) :ruleset normalize-real :name "double")')
+    x, y = of(64, 64), of(64, 64)
+    doubled, added = (compile(f, x, y, rules=[rules]) for f in (lambda x, y: x * 2 + y, lambda x, y: y + (x + x)))
+    assert identities(doubled) == identities(added)
+
+
+def test_an_error_in_a_rule_file_names_the_file(tmp_path: Path) -> None:
+    rules = tmp_path / "broken.egg"
+    rules.write_text('(rewrite (Binary "add" x) x :ruleset normalize-real :name "broken")')
+    with pytest.raises(EmmyError, match=r"broken\.egg"):
+        _ = compile(torch.exp, of(4), rules=[rules]).tile
