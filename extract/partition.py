@@ -31,8 +31,8 @@ class Member(NamedTuple):
 class Problem(NamedTuple):
     """`home`: the class a tensor's kernel computes; `traffic`: seconds to write a tensor; `named`: tensors of the program;
     `outputs`: those that must be kept; `inputs`: those that always can be read; `launch`: seconds a kernel costs at least;
-    `rent`: how often the traffic of a tensor that is kept between kernels is charged besides what the kernels pay for it, since it
-    takes the room of other data in caches and memory."""
+    `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds, times its traffic): one launch more for the
+    host, and the room it takes from other data in caches and memory."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
     outputs: tuple[str, ...]
     inputs: frozenset[str]
     launch: float
-    rent: float = 0.0
+    rent: tuple[float, float] = (0.0, 0.0)
 
 
 class Kernel(NamedTuple):
@@ -154,7 +154,8 @@ class _Search:
     def priced(self, kernel: Kernel) -> float:
         key = kernel.writes, kernel.body
         if key not in self.prices:
-            kept = 0.0 if kernel.writes in self.problem.outputs else self.problem.rent * self.problem.traffic[kernel.writes]
+            fixed, share = (0.0, 0.0) if kernel.writes in self.problem.outputs else self.problem.rent
+            kept = fixed + share * self.problem.traffic[kernel.writes]
             self.prices[key] = max(self.price(kernel), kernel.floor) + kept
         return self.prices[key]
 

@@ -15,7 +15,7 @@ from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
 
-RENT = 4.0      # see `extract.partition.Problem`
+RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
 
 
 class Kept(NamedTuple):
