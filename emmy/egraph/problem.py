@@ -102,7 +102,8 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
         fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
         return ((f"class {c}", (0.05 if fused else 1.0) * inner, "work"),)
 
-    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "") for t in terms) for c, terms in outlined.terms.items()}
+    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "")
+                        for t in terms if t.kind != "Sum") for c, terms in outlined.terms.items()}
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)

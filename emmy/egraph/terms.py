@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -85,7 +86,8 @@ class ClassValue(Value):
 
 
 class Term(NamedTuple):
-    """One member of a class.  `kind` is its constructor; `label` its operator, monoid, recipe, dtype or tensor; `kids` classes."""
+    """One member of a class.  `kind` is its constructor; `label` its operator, monoid, recipe, dtype or tensor; `kids` classes.
+    A Sum is a sum or product of any number of operands in no order: canonical forms alone are made from it."""
 
     kind: str
     label: str
@@ -105,6 +107,7 @@ class Term(NamedTuple):
             case "Const": return loop.Const(dt.named(self.label), self.bits)
             case "IndexValue": return loop.IndexOf(at[0])
             case "Unary" | "Binary" | "Ternary": return loop.Apply(self.label, kids)
+            case "Sum": return functools.reduce(lambda x, y: loop.Apply(self.label, (x, y)), kids)
             case "Cast": return loop.Cast(dt.named(self.label), kids[0])
             case "Round": return loop.Round(dt.named(self.label), kids[0])
         assert self.axis is not None
@@ -185,6 +188,8 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
     for kind in ("Unary", "Binary", "Ternary", "Cast", "Round"):
         for r in rows[kind]:
             put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[1:]))))
+    for r in rows["Sum"]:
+        put(r.output, Term("Sum", text(r.inputs[0]), tuple(sorted(map(key, graph.engine.value_to_multiset(r.inputs[1]))))))
     for kind in ("Reduce", "Pivot", "Channel"):
         for r in rows[kind]:
             put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[2:])), i64(r.inputs[1])))
