@@ -129,7 +129,7 @@ class _Search:
             if c in best:
                 continue
             best[c] = m
-            merged = {}
+            merged: dict[str, tuple[float, str]] = {}
             for k in m.kids:
                 merged |= parts[k]
             parts[c] = merged | {k: (s, kind) for k, s, kind in m.parts}

@@ -16,6 +16,7 @@ from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir.index import Ax, Ix
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.tensor_ir import Input
 
 
 class Speller:
@@ -158,5 +159,5 @@ def forms(region: Region) -> dict[str, str]:
     return out
 
 
-def _shape(tensor: object) -> tuple[int, ...]:
-    return getattr(tensor, "dims", None) or getattr(tensor, "shape")  # noqa: B009
+def _shape(tensor: Input | loop.Definition) -> tuple[int, ...]:
+    return tensor.dims if isinstance(tensor, Input) else tensor.shape

@@ -21,7 +21,7 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     inputs = {i.name for i in program.inputs}
     lines = [f"(set (Extent {a}) {n})" for a, n in program.axes]
     lines += [f"(set (Extent {a}) {n})" for a, n in sorted({(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])})]
-    lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in (*program.inputs, *program.definitions)]
+    lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
     return "\n".join(lines)
@@ -146,7 +146,7 @@ class Region(NamedTuple):
     fired: dict[str, int]
 
     def elements(self) -> dict[str, DType]:
-        return {t.name: t.element for t in (*self.program.inputs, *self.program.definitions)}
+        return {t.name: t.element for t in self.program.everything}
 
 
 def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]], extents: dict[int, int]) -> Region:
@@ -171,7 +171,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         if c in term.kids or any(k not in deps for k in term.kids) or c not in deps:
             return
         own = frozenset[int]().union(*(deps[k] for k in term.kids[:len(term.kids) - len(indexed)]))
-        own = (own - {term.axis}).union(*(loop.axes_of(x, _DepsOf(deps)) for x in term.at))     # type: ignore[arg-type]
+        own = (own - {term.axis}).union(*(loop.axes_of(x, _DepsOf(deps)) for x in term.at))   
         if own <= deps[c]:
             terms.setdefault(c, {})[term] = None
 

@@ -85,7 +85,10 @@ class _Parser(Reader):
     def node(self) -> Tensor:
         start, head = self.peek().start, self.name()
         family, _, monoid = head.partition(".")
-        element, axes, axis, at, pattern, args = dt.f32, (), -1, (), 0, ()  # type: ignore[var-annotated]
+        element, axis, pattern = dt.f32, -1, 0
+        axes: tuple[int, ...] = ()
+        at: tuple[Ix, ...] = ()
+        args: tuple[Tensor, ...] = ()
         role, name = _ROLES.get(head), ""
         if role is not None:
             (name,) = self.list(self.string, "(", ")")
@@ -125,7 +128,7 @@ class _Parser(Reader):
                 case "reduce": made = Reduce(monoid, axes, args[0])
                 case "scan": made = Scan(monoid, axes[0], args[0])
                 case "map": made = IndexMap(dims, at, args[0])
-                case "gather": made = Gather(axis, at, *args)
+                case "gather": made = Gather(axis, at, args[0], args[1])
                 case _: made = Elementwise(head, args)
         except IRError as problem:
             raise self.error(str(problem), start) from None
