@@ -2,7 +2,11 @@
 
 A program is a set of kernels, one for each kept tensor.  Given the kept set, each kernel's body is extracted greedily
 (every class once, shared parts paid once) from the members its class admits, loads of kept tensors among them.  The
-kept set is found by descent: drop one, add one, swap two, from both "all that the program names" and "only its results".
+kept set is found by descent: drop one, drop a few that one kernel reads, add one, swap two, from "all that the program names" and
+(if they are few) from "only its results".
+
+Where a class can load a solid tensor that is kept, a kernel does so: nothing below is looked at.  So extraction is local, its
+results serve every kept set that looks alike from the kernel, and the search is about linear in the size of the program.
 
 A kernel is priced by the caller, who knows what schedules it has; the floor (`max(bytes, work) + launch`) prunes what
 could not be better.  Everything is deterministic.
@@ -11,8 +15,12 @@ could not be better.  Everything is deterministic.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
 from typing import NamedTuple
+
+
+SMALL = 12      # tensors that a program names, for the search to start from its results alone as well
 
 
 class Member(NamedTuple):
@@ -30,7 +38,8 @@ class Member(NamedTuple):
 
 class Problem(NamedTuple):
     """`home`: the class a tensor's kernel computes; `traffic`: seconds to write a tensor; `named`: tensors of the program;
-    `outputs`: those that must be kept; `inputs`: those that always can be read; `launch`: seconds a kernel costs at least."""
+    `outputs`: those that must be kept; `inputs`: those that always can be read; `solid`: those that cost more to compute again than to
+    read; `launch`: seconds a kernel costs at least."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -38,6 +47,7 @@ class Problem(NamedTuple):
     named: tuple[str, ...]
     outputs: tuple[str, ...]
     inputs: frozenset[str]
+    solid: frozenset[str]
     launch: float
 
 
@@ -62,76 +72,107 @@ def search(problem: Problem, price: Callable[[Kernel], float]) -> Solution:
     """The best partition that descent finds; ValueError if an output cannot be computed."""
     search_ = _Search(problem, price)
     starts = (frozenset(problem.named) | frozenset(problem.outputs), frozenset(problem.outputs))
-    found = [s for s in (search_.descend(start) for start in starts) if s is not None]
+    found = [s for s in map(search_.descend, starts if len(problem.named) <= SMALL else starts[:1]) if s is not None]
     if not found:
         raise ValueError(f"no kernels compute {', '.join(problem.outputs)}")
     return min(found, key=lambda s: s.seconds)
 
 
+class _View(NamedTuple):
+    """What a kernel sees: the members it considers, the tensors they could load, and those of them that are kept."""
+
+    members: dict[int, tuple[Member, ...]]
+    met: frozenset[str]
+    readable: frozenset[str]
+
+
 class _Search:
     def __init__(self, problem: Problem, price: Callable[[Kernel], float]):
         self.problem, self.price = problem, price
-        self.users: dict[int, list[tuple[int, Member]]] = {}
-        for c, members in problem.members.items():
-            for m in members:
-                for k in set(m.kids):
-                    self.users.setdefault(k, []).append((c, m))
-        self.below = {w: self._below(c) for w, c in problem.home.items()}
+        every = sorted({p for ms in problem.members.values() for m in ms for p in m.parts})
+        bit = {p: 1 << n for n, p in enumerate(every)}
+        self.seconds = {b: s for (_, s, _), b in bit.items()}
+        self.memory = sum(b for (_, _, kind), b in bit.items() if kind == "memory")
+        self.mask = {m.parts: sum(bit[p] for p in set(m.parts)) for ms in problem.members.values() for m in ms}
+        self.below = {w: self._reach(w, frozenset())[1] for w in problem.home}
+        self.views: dict[tuple[str, frozenset[str]], _View] = {}
         self.kernels: dict[tuple[str, frozenset[str]], Kernel | None] = {}
         self.prices: dict[tuple[str, tuple[tuple[int, Member], ...]], float] = {}
-        self.seen: dict[frozenset[str], tuple[float, tuple[Kernel, ...]] | None] = {}
+        self.seen: dict[frozenset[str], tuple[float, tuple[float, tuple[Kernel, ...]] | None]] = {}
 
-    def _below(self, root: int) -> tuple[frozenset[int], frozenset[str]]:
-        """The classes under `root` and the tensors that their members could load."""
-        classes, tensors, stack = {root}, set[str](), [root]
+    def _sum(self, parts: int) -> float:
+        """Seconds of a set of parts."""
+        total = 0.0
+        while parts:
+            last = parts & -parts
+            total += self.seconds[last]
+            parts ^= last
+        return total
+
+    def _reach(self, writes: str, readable: frozenset[str]) -> tuple[dict[int, tuple[Member, ...]], frozenset[str]]:
+        """The members that a kernel which may read `readable` considers, and the tensors other than inputs that they load."""
+        solid, root = readable & self.problem.solid, self.problem.home[writes]
+        members: dict[int, tuple[Member, ...]] = {}
+        met, stack = set[str](), [root]
         while stack:
-            for m in self.problem.members.get(stack.pop(), ()):
-                if m.tensor:
-                    tensors.add(m.tensor)
-                fresh = set(m.kids) - classes
-                classes |= fresh
-                stack += fresh
-        return frozenset(classes), frozenset(tensors)
+            c = stack.pop()
+            if c in members:
+                continue
+            all_ = self.problem.members.get(c, ())
+            members[c] = tuple(m for m in all_ if m.tensor in solid) or all_
+            met |= {m.tensor for m in members[c] if m.tensor}
+            stack += (k for m in members[c] for k in m.kids)
+        return members, frozenset(met) - self.problem.inputs - {writes}
+
+    def view(self, writes: str, readable: frozenset[str]) -> _View:
+        """What the kernel that writes a tensor sees of the program where it may read `readable`."""
+        key = writes, readable & self.below[writes]
+        if key not in self.views:
+            members, met = self._reach(writes, key[1])
+            self.views[key] = _View(members, met, key[1] & met)
+        return self.views[key]
 
     # -- one kernel ---------------------------------------------------------------------------------------------
     def kernel(self, writes: str, readable: frozenset[str]) -> Kernel | None:
         """The kernel that writes a tensor and may read `readable`, by greedy extraction; None if it cannot be computed so."""
-        classes, tensors = self.below[writes]
-        key = writes, readable & tensors - {writes}
+        view = self.view(writes, readable)
+        key = writes, view.readable
         if key not in self.kernels:
-            self.kernels[key] = self._extract(writes, classes, key[1] | self.problem.inputs)
+            self.kernels[key] = self._extract(writes, view.members, view.readable | self.problem.inputs)
         return self.kernels[key]
 
-    def _extract(self, writes: str, classes: frozenset[int], readable: frozenset[str]) -> Kernel | None:
-        """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts so that sharing is a union."""
+    def _extract(self, writes: str, members: dict[int, tuple[Member, ...]], readable: frozenset[str]) -> Kernel | None:
+        """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts (the bits of a number) so that sharing is a union."""
         root = self.problem.home[writes]
         best: dict[int, Member] = {}
-        parts: dict[int, dict[str, tuple[float, str]]] = {}
-        heap: list[tuple[float, str, int, Member]] = []
+        parts: dict[int, int] = {}
+        cost: dict[int, float] = {}
+        heap: list[tuple[float, str, int, int, Member]] = []
 
         def offer(c: int, m: Member) -> None:
             if m.tensor and m.tensor not in readable:
                 return
-            merged = {k: (s, kind) for k, s, kind in m.parts}
-            for k in m.kids:
-                merged |= parts[k]
-            heapq.heappush(heap, (sum(s for s, _ in merged.values()), m.spelling, c, m))
+            first = max(m.kids, key=cost.__getitem__, default=None)
+            merged, seconds = (parts[first], cost[first]) if first is not None else (0, 0.0)
+            for more in (*(parts[k] for k in m.kids), self.mask[m.parts]):
+                seconds += self._sum(more & ~merged)
+                merged |= more
+            heapq.heappush(heap, (seconds, m.spelling, c, merged, m))
 
-        for c in sorted(classes):
-            for m in self.problem.members.get(c, ()):
+        users: dict[int, list[tuple[int, Member]]] = {}
+        for c in sorted(members):
+            for m in members[c]:
+                for k in set(m.kids):
+                    users.setdefault(k, []).append((c, m))
                 if not m.kids:
                     offer(c, m)
         while heap and root not in best:
-            _, _, c, m = heapq.heappop(heap)
+            seconds, _, c, merged, m = heapq.heappop(heap)
             if c in best:
                 continue
-            best[c] = m
-            merged = {}
-            for k in m.kids:
-                merged |= parts[k]
-            parts[c] = merged | {k: (s, kind) for k, s, kind in m.parts}
-            for user, other in self.users.get(c, ()):
-                if user in classes and user not in best and all(k in best for k in other.kids):
+            best[c], parts[c], cost[c] = m, merged, seconds
+            for user, other in users.get(c, ()):
+                if user not in best and all(k in best for k in other.kids):
                     offer(user, other)
         if root not in best:
             return None
@@ -142,11 +183,10 @@ class _Search:
             if c not in body:
                 body[c] = best[c]
                 stack += best[c].kids
-        seconds = {"memory": self.problem.traffic[writes], "work": 0.0}
-        for s, kind in parts[root].values():
-            seconds[kind] += s
+        memory = self._sum(parts[root] & self.memory) + self.problem.traffic[writes]
+        work = self._sum(parts[root] & ~self.memory)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        return Kernel(writes, root, tuple(sorted(body.items())), reads, max(seconds.values()) + self.problem.launch)
+        return Kernel(writes, root, tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch)
 
     def priced(self, kernel: Kernel) -> float:
         key = kernel.writes, kernel.body
@@ -156,7 +196,15 @@ class _Search:
 
     # -- one partition ------------------------------------------------------------------------------------------
     def program(self, kept: frozenset[str], limit: float) -> tuple[float, tuple[Kernel, ...]] | None:
-        """The kernels for a kept set, in order; None if they cannot cost less than `limit`.  A kernel may not read what waits for it."""
+        """The kernels for a kept set, in order; None if they cannot cost less than `limit`."""
+        tried, found = self.seen.get(kept, (-1.0, None))
+        if found is None and limit > tried:
+            found = self._program(kept, limit)
+            self.seen[kept] = limit, found
+        return found if found is not None and found[0] < limit else None
+
+    def _program(self, kept: frozenset[str], limit: float) -> tuple[float, tuple[Kernel, ...]] | None:
+        """`program` without memory.  A kernel may not read what waits for it."""
         order: dict[str, Kernel] = {}
 
         def visit(w: str, waiting: frozenset[str]) -> bool:
@@ -184,17 +232,30 @@ class _Search:
         while found is not None:
             seconds, kernels = found
             live = frozenset(k.writes for k in kernels)
-            better = next((p for move in self.moves(live, kernels, seconds) if (p := self.program(move, seconds * (1 - 1e-6))) is not None), None)
+            better = next((p for move in self.moves(live, kernels) if (p := self.program(move, seconds * (1 - 1e-6))) is not None), None)
             if better is None:
                 return Solution(seconds, kernels)
             found = better
         return None
 
-    def moves(self, live: frozenset[str], kernels: tuple[Kernel, ...], seconds: float) -> Iterator[frozenset[str]]:
-        """Kept sets one step away: drop one, add one, swap two."""
-        spare = sorted(live - frozenset(self.problem.outputs))
-        met = frozenset[str]().union(*(self.below[k.writes][1] for k in kernels)) - live - self.problem.inputs
-        worth = sorted(t for t in met if 2 * self.problem.traffic[t] + self.problem.launch < seconds)
+    def moves(self, live: frozenset[str], kernels: tuple[Kernel, ...]) -> Iterator[frozenset[str]]:
+        """Kept sets one step away: drop one, drop two or three that one kernel reads, add one, swap one for another that its writer or its readers can load."""
+        problem = self.problem
+        spare = sorted(live - frozenset(problem.outputs))
+        writer = {k.writes: k for k in kernels}
+        gain = {w: self.priced(k) - problem.launch - problem.traffic[w] for w, k in writer.items()}   # the most that a better body saves
+
+        def worth(kept: frozenset[str], writers: Iterable[str], saved: float) -> list[str]:
+            """Tensors that some of `writers` could load and whose own kernel may cost less than what it saves."""
+            saves: dict[str, float] = {}
+            for w in writers:
+                for t in self.view(w, kept - {w}).met - live:
+                    saves[t] = saves.get(t, saved) + gain[w]
+            return sorted(t for t, most in saves.items() if problem.traffic[t] + problem.launch < most)
+
         yield from (live - {t} for t in spare)
-        yield from (live | {u} for u in worth)
-        yield from (live - {t} | {u} for t in spare for u in worth)
+        yield from dict.fromkeys(live - set(few) for k in kernels for n in (2, 3) for few in combinations(sorted(k.reads & set(spare)), n))
+        yield from (live | {u} for u in worth(live, live, 0.0))
+        for t in spare:
+            rest = live - {t}
+            yield from (rest | {u} for u in worth(rest, [t, *(k.writes for k in kernels if t in k.reads)], self.priced(writer[t])))

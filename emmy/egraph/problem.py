@@ -103,14 +103,35 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
-    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, gpu.launch_us * 1e-6)
+    cheap = light(outlined)
+    solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
+    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6)
+
+
+def light(outlined: Outlined) -> frozenset[int]:
+    """The classes that inputs give without a reduction."""
+    found: set[int] = set()
+    users: dict[int, list[tuple[int, Term]]] = {}
+    ready: list[int] = []
+    for c, ts in outlined.terms.items():
+        for t in ts:
+            if t.axis is None and t.kind != "Tensor":
+                for k in t.kids:
+                    users.setdefault(k, []).append((c, t))
+                if not t.kids:
+                    ready.append(c)
+    while ready:
+        c = ready.pop()
+        if c not in found:
+            found.add(c)
+            ready += (user for user, t in users.get(c, ()) if all(k in found for k in t.kids))
+    return frozenset(found)
 
 
 def body(outlined: Outlined, kernel: Kernel) -> Value:
     """The Loop IR body of an extracted kernel."""
     tensors = outlined.tensors()
-    terms = {(c, repr(t)): t for c, ts in outlined.terms.items() for t in ts}
-    chosen = {c: terms[c, m.spelling] for c, m in kernel.body}
+    chosen = {c: next(t for t in outlined.terms[c] if repr(t) == m.spelling) for c, m in kernel.body}
     made: dict[int, Value] = {}
     stack = [(kernel.root, False)]
     while stack:

@@ -38,21 +38,21 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
     extra = tuple(extra)
     outlined = outline(region)
     tensors = outlined.tensors()
-    memo: dict[Value, Scheduled] = {}
+    seconds: dict[str, float] = {}      # by identity: equal kernels have one price
 
-    def schedule(kernel: partition.Kernel) -> Scheduled:
-        value = body(outlined, kernel)
-        key = value
-        if key not in memo or memo[key].kernel.output is not tensors[kernel.writes]:
-            axes = outlined.kept[kernel.writes].axes
-            identity, read = identify(value, tensors[kernel.writes], axes, region.extents, tensors)
-            made = loop_to_tile.kernel(identity, value, tensors[kernel.writes], axes, region.extents, read)
-            memo[key] = best(made, identity, target, math, "", extra, gpu)
-        return memo[key]
+    def build(kernel: partition.Kernel) -> tile.Kernel:
+        value, output, axes = body(outlined, kernel), tensors[kernel.writes], outlined.kept[kernel.writes].axes
+        identity, read = identify(value, output, axes, region.extents, tensors)
+        return loop_to_tile.kernel(identity, value, output, axes, region.extents, read)
 
-    problem_ = problem(outlined, gpu)
-    solution = partition.search(problem_, lambda k: schedule(k).seconds)
-    chosen = [schedule(k) for k in solution.kernels]
+    def price(kernel: partition.Kernel) -> float:
+        made = build(kernel)
+        if made.name not in seconds:
+            seconds[made.name] = best(made, made.name, target, math, "", extra, gpu).seconds
+        return seconds[made.name]
+
+    solution = partition.search(problem(outlined, gpu), price)
+    chosen = [best(made, made.name, target, math, "", extra, gpu) for made in map(build, solution.kernels)]
     if pins:
         chosen = pinned(chosen, pins, target, math, extra, gpu)
     kernels: list[tile.Kernel] = []
