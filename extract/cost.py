@@ -7,7 +7,7 @@ constants were fitted to an H200 (`benchmarks/results/h200`); the model ranks, a
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, pow
 from typing import NamedTuple
 
 from extract.hardware import Hardware
@@ -59,10 +59,10 @@ def seconds(f: Features, gpu: Hardware) -> float:
     held = min(resident, ceil(share))                                   # blocks that a multiprocessor has at once
     idle = ceil(share) / share if 1 <= share < 4 * resident else 1.0    # the last wave's idle multiprocessors
     bandwidth = gpu.bandwidth_TBs * 1e12
-    flight = min(1.0, (held * f.threads * f.access / IN_FLIGHT)) ** 0.3
+    flight = pow(min(1.0, held * f.threads * f.access / IN_FLIGHT), 0.3)
     spilled = f.reread_bytes if held * f.block_bytes > L1_BYTES else 0.0
     memory = max(f.dram_bytes / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight)
-    hiding = min(1.0, held * f.threads / 32 / WARPS) ** 0.3
+    hiding = pow(min(1.0, held * f.threads / 32 / WARPS), 0.3)
     issue, shared = f.slots / 128, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
     tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE)

@@ -39,7 +39,8 @@ class Member(NamedTuple):
 class Problem(NamedTuple):
     """`home`: the class a tensor's kernel computes; `traffic`: seconds to write a tensor; `named`: tensors of the program;
     `outputs`: those that must be kept; `inputs`: those that always can be read; `solid`: those that cost more to compute again than to
-    read; `launch`: seconds a kernel costs at least."""
+    read; `launch`: seconds a kernel costs at least; `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds,
+    times its traffic): one launch more for the host, and the room it takes from other data in caches and memory."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -49,10 +50,11 @@ class Problem(NamedTuple):
     inputs: frozenset[str]
     solid: frozenset[str]
     launch: float
+    rent: tuple[float, float] = (0.0, 0.0)
 
 
 class Kernel(NamedTuple):
-    """A kernel that writes one tensor: its body (one member a class, from the root down), what it reads, its floor in seconds."""
+    """A kernel that writes one tensor: its body (one member a class, from the root down), what it reads, its least seconds."""
 
     writes: str
     root: int
@@ -94,6 +96,9 @@ class _Search:
         self.seconds = {b: s for (_, s, _), b in bit.items()}
         self.memory = sum(b for (_, _, kind), b in bit.items() if kind == "memory")
         self.mask = {m.parts: sum(bit[p] for p in set(m.parts)) for ms in problem.members.values() for m in ms}
+        fixed, share = problem.rent
+        self.rent = {w: 0.0 if w in problem.outputs else fixed + share * problem.traffic[w] for w in problem.home}
+        self.least = {w: problem.launch + problem.traffic[w] + self.rent[w] for w in problem.home}     # of the kernel that writes it
         self.below = {w: self._reach(w, frozenset())[1] for w in problem.home}
         self.views: dict[tuple[str, frozenset[str]], _View] = {}
         self.kernels: dict[tuple[str, frozenset[str]], Kernel | None] = {}
@@ -186,12 +191,12 @@ class _Search:
         memory = self._sum(parts[root] & self.memory) + self.problem.traffic[writes]
         work = self._sum(parts[root] & ~self.memory)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        return Kernel(writes, root, tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch)
+        return Kernel(writes, root, tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch + self.rent[writes])
 
     def priced(self, kernel: Kernel) -> float:
         key = kernel.writes, kernel.body
         if key not in self.prices:
-            self.prices[key] = max(self.price(kernel), kernel.floor)
+            self.prices[key] = max(self.price(kernel) + self.rent[kernel.writes], kernel.floor)
         return self.prices[key]
 
     # -- one partition ------------------------------------------------------------------------------------------
@@ -240,10 +245,9 @@ class _Search:
 
     def moves(self, live: frozenset[str], kernels: tuple[Kernel, ...]) -> Iterator[frozenset[str]]:
         """Kept sets one step away: drop one, drop two or three that one kernel reads, add one, swap one for another that its writer or its readers can load."""
-        problem = self.problem
-        spare = sorted(live - frozenset(problem.outputs))
+        spare = sorted(live - frozenset(self.problem.outputs))
         writer = {k.writes: k for k in kernels}
-        gain = {w: self.priced(k) - problem.launch - problem.traffic[w] for w, k in writer.items()}   # the most that a better body saves
+        gain = {w: self.priced(k) - self.least[w] for w, k in writer.items()}   # the most that a better body saves
 
         def worth(kept: frozenset[str], writers: Iterable[str], saved: float) -> list[str]:
             """Tensors that some of `writers` could load and whose own kernel may cost less than what it saves."""
@@ -251,7 +255,7 @@ class _Search:
             for w in writers:
                 for t in self.view(w, kept - {w}).met - live:
                     saves[t] = saves.get(t, saved) + gain[w]
-            return sorted(t for t, most in saves.items() if problem.traffic[t] + problem.launch < most)
+            return sorted(t for t, most in saves.items() if self.least[t] < most)
 
         yield from (live - {t} for t in spare)
         yield from dict.fromkeys(live - set(few) for k in kernels for n in (2, 3) for few in combinations(sorted(k.reads & set(spare)), n))

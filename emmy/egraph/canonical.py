@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 
 from emmy.egraph.terms import Region, Term
@@ -15,6 +16,7 @@ from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir.index import Ax, Ix
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.tensor_ir import Input
 
 
 class Speller:
@@ -96,10 +98,19 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
     heap: list[tuple[int, str, str, int, Term]] = []
     wanted = None if roots is None else set(roots)
 
-    def offer(c: int, term: Term) -> None:
-        value = term.build(tuple(best[k] for k in term.kids), elements.get(term.label))
+    def rank(value: Value) -> tuple[str, str]:
         text, speller = spell(value, positions, region.extents)
-        heapq.heappush(heap, (1 + sum(size[k] for k in term.kids), text, repr(sorted(speller.tensors)), c, term))
+        return text, repr(sorted(speller.tensors))
+
+    def build(term: Term) -> Value:
+        kids = tuple(best[k] for k in term.kids)
+        if term.kind == "Sum":      # the operands that stand most often come first, then by text
+            count = Counter(kids)
+            kids = tuple(sorted(kids, key=lambda k: (-count[k], rank(k))))
+        return term.build(kids, elements.get(term.label))
+
+    def offer(c: int, term: Term) -> None:
+        heapq.heappush(heap, (1 + sum(size[k] for k in term.kids), *rank(build(term)), c, term))
 
     for c, terms in region.terms.items():
         for term in terms:
@@ -113,7 +124,7 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
         n, _, _, c, term = heapq.heappop(heap)
         if c in best:
             continue
-        best[c] = term.build(tuple(best[k] for k in term.kids), elements.get(term.label))
+        best[c] = build(term)
         size[c] = n
         if wanted is not None:
             wanted.discard(c)
@@ -148,5 +159,5 @@ def forms(region: Region) -> dict[str, str]:
     return out
 
 
-def _shape(tensor: object) -> tuple[int, ...]:
-    return getattr(tensor, "dims", None) or getattr(tensor, "shape")  # noqa: B009
+def _shape(tensor: Input | loop.Definition) -> tuple[int, ...]:
+    return tensor.dims if isinstance(tensor, Input) else tensor.shape

@@ -15,6 +15,9 @@ from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
 
+RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
+
+
 class Kept(NamedTuple):
     """A tensor that may be kept: where its kernel computes it, over which axes in order, and how it is stored."""
 
@@ -99,13 +102,14 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
         fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
         return ((f"class {c}", (0.05 if fused else 1.0) * inner, "work"),)
 
-    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "") for t in terms) for c, terms in outlined.terms.items()}
+    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "")
+                        for t in terms if t.kind != "Sum") for c, terms in outlined.terms.items()}
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
     cheap = light(outlined)
     solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
-    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6)
+    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT)
 
 
 def light(outlined: Outlined) -> frozenset[int]:

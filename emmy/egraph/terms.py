@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     inputs = {i.name for i in program.inputs}
     lines = [f"(set (Extent {a}) {n})" for a, n in program.axes]
     lines += [f"(set (Extent {a}) {n})" for a, n in sorted({(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])})]
-    lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in (*program.inputs, *program.definitions)]
+    lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
     return "\n".join(lines)
@@ -85,7 +86,8 @@ class ClassValue(Value):
 
 
 class Term(NamedTuple):
-    """One member of a class.  `kind` is its constructor; `label` its operator, monoid, recipe, dtype or tensor; `kids` classes."""
+    """One member of a class.  `kind` is its constructor; `label` its operator, monoid, recipe, dtype or tensor; `kids` classes.
+    A Sum is a sum or product of any number of operands in no order: canonical forms alone are made from it."""
 
     kind: str
     label: str
@@ -105,6 +107,7 @@ class Term(NamedTuple):
             case "Const": return loop.Const(dt.named(self.label), self.bits)
             case "IndexValue": return loop.IndexOf(at[0])
             case "Unary" | "Binary" | "Ternary": return loop.Apply(self.label, kids)
+            case "Sum": return functools.reduce(lambda x, y: loop.Apply(self.label, (x, y)), kids)
             case "Cast": return loop.Cast(dt.named(self.label), kids[0])
             case "Round": return loop.Round(dt.named(self.label), kids[0])
         assert self.axis is not None
@@ -143,7 +146,7 @@ class Region(NamedTuple):
     fired: dict[str, int]
 
     def elements(self) -> dict[str, DType]:
-        return {t.name: t.element for t in (*self.program.inputs, *self.program.definitions)}
+        return {t.name: t.element for t in self.program.everything}
 
 
 def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]], extents: dict[int, int]) -> Region:
@@ -168,7 +171,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         if c in term.kids or any(k not in deps for k in term.kids) or c not in deps:
             return
         own = frozenset[int]().union(*(deps[k] for k in term.kids[:len(term.kids) - len(indexed)]))
-        own = (own - {term.axis}).union(*(loop.axes_of(x, _DepsOf(deps)) for x in term.at))     # type: ignore[arg-type]
+        own = (own - {term.axis}).union(*(loop.axes_of(x, _DepsOf(deps)) for x in term.at))   
         if own <= deps[c]:
             terms.setdefault(c, {})[term] = None
 
@@ -185,6 +188,8 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
     for kind in ("Unary", "Binary", "Ternary", "Cast", "Round"):
         for r in rows[kind]:
             put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[1:]))))
+    for r in rows["Sum"]:
+        put(r.output, Term("Sum", text(r.inputs[0]), tuple(sorted(map(key, graph.engine.value_to_multiset(r.inputs[1]))))))
     for kind in ("Reduce", "Pivot", "Channel"):
         for r in rows[kind]:
             put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[2:])), i64(r.inputs[1])))

@@ -25,7 +25,8 @@ class DType(Node):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        return np.dtype(_NUMPY[self.name])
+        made: np.dtype[Any] = np.dtype(_NUMPY[self.name])
+        return made
 
     @property
     def torch_name(self) -> str:

@@ -251,8 +251,13 @@ class Program(Node):
         return dict(self.axes)
 
     @property
+    def everything(self) -> tuple[Input | Definition, ...]:
+        """Inputs, then definitions."""
+        return (*self.inputs, *self.definitions)
+
+    @property
     def tensors(self) -> dict[str, Input | Definition]:
-        return {t.name: t for t in (*self.inputs, *self.definitions)}
+        return {t.name: t for t in self.everything}
 
 
 def walk(roots: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -305,7 +310,7 @@ def verify(program: Program) -> None:
     """IRError unless loads name earlier tensors with their rank and element, axes have extents, and names are unique."""
     seen: dict[str, Input | Definition] = {}
     extents = program.extents
-    for tensor in (*program.inputs, *program.definitions):
+    for tensor in program.everything:
         if tensor.name in seen:
             raise IRError(f"two tensors are named {tensor.name!r}")
         if isinstance(tensor, Definition):

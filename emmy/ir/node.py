@@ -29,12 +29,12 @@ class Node(metaclass=_Interned):
     """Base of interned dataclasses.  Subclass and annotate fields; `__post_init__` may raise `IRError`."""
 
     def __repr__(self) -> str:
-        fields = ", ".join(repr(getattr(self, f.name)) for f in dataclasses.fields(self))  # type: ignore[arg-type]
+        fields = ", ".join(repr(getattr(self, f.name)) for f in dataclasses.fields(self))
         return f"{type(self).__name__}({fields})"
 
     def replace(self, **changes: Any) -> Any:
         """The node with some fields changed."""
-        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        return dataclasses.replace(self, **changes)
 
 
 class IRError(ValueError):

@@ -85,14 +85,18 @@ class _Parser(Reader):
     def node(self) -> Tensor:
         start, head = self.peek().start, self.name()
         family, _, monoid = head.partition(".")
-        element, axes, axis, at, pattern, args = dt.f32, (), -1, (), 0, ()  # type: ignore[var-annotated]
+        element, axis, pattern = dt.f32, -1, 0
+        typed = self.peek().text == "{"      # `round` without a type is the operator
+        axes: tuple[int, ...] = ()
+        at: tuple[Ix, ...] = ()
+        args: tuple[Tensor, ...] = ()
         role, name = _ROLES.get(head), ""
         if role is not None:
             (name,) = self.list(self.string, "(", ")")
         elif family == "const":
             element = self.attribute()
             (pattern,) = self.list(lambda: self.bits(element), "(", ")")
-        elif family in ("cast", "round"):
+        elif family in ("cast", "round") and typed:
             element, args = self.attribute(), self.operands()
         elif family in ("reduce", "scan"):
             axes, args = self.list(self.integer), self.operands()
@@ -121,11 +125,11 @@ class _Parser(Reader):
                 case "const": made = Constant(element, pattern)
                 case "index": made = IndexValue(dims, at[0])
                 case "cast": made = Cast(element, args[0])
-                case "round": made = Round(element, args[0])
+                case "round" if typed: made = Round(element, args[0])
                 case "reduce": made = Reduce(monoid, axes, args[0])
                 case "scan": made = Scan(monoid, axes[0], args[0])
                 case "map": made = IndexMap(dims, at, args[0])
-                case "gather": made = Gather(axis, at, *args)
+                case "gather": made = Gather(axis, at, args[0], args[1])
                 case _: made = Elementwise(head, args)
         except IRError as problem:
             raise self.error(str(problem), start) from None

@@ -14,6 +14,7 @@ import re
 
 from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
+from emmy.ir.index import Ix
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError, Node
 from emmy.ir.tensor_ir import Shape
@@ -45,7 +46,7 @@ class Fold(Node):
     recipe: str
     axis: int
     lifts: tuple[Value, ...]
-    upto: loop.Ix | None
+    upto: Ix | None
     needs: tuple[frozenset[int], ...]
 
     def result(self, channel: int = 0) -> FoldResult:

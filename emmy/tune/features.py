@@ -77,7 +77,9 @@ def slots(v: Value) -> float:
 
 
 def features(census: Census, schedule: tile.Schedule) -> Features:
-    """The features of the census' kernel under `schedule`."""
+    """The features of the census' kernel under `schedule`; none where its output is empty, for it is never launched."""
+    if not prod(census.kernel.output.shape):
+        return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 0)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
 
@@ -306,11 +308,11 @@ def _twist(census: Census, schedule: tile.Schedule) -> Features:
     key_tiles = ceil(j / (q * fn))
     scores = blocks * p * fm * key_tiles * q * fn
     columns = ceil(c / q) * q
-    work = scores * ((d + columns) * atom(schedule.row) + 14 + sum(map(slots, loop.walk(outer.lifts[:1])))) + blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * 5
+    work = 0.92 * scores * ((d + columns) * atom(schedule.row) + 14 + sum(map(slots, loop.walk(outer.lifts[:1])))) + blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * 5
     shared = scores * (d * (1 / fm + 1 / fn) + columns * (1 / fm + 1 / ceil(c / q))) * 0.5
     staged = blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * max((t.element.bytes for t in kernel.tensors), default=4)
     bytes_ = 4 * (len(inner) * depth * (8 + p * fm + q * fn) + p * fm * (4 + q * fn) + q * fn * (4 + c))
     return Features(census.dram, max(census.dram, staged), 0, 0, staged, work, shared, blocks, p * q, 50 + fm * fn + fm * ceil(c / q) + 2 * (fm + fn), bytes_,
-                    key_tiles * (ceil(d / depth) + 1.5), key_tiles * 2, 4)
+                    key_tiles * (ceil(d / depth) + 2.5), key_tiles * 2, 4)
 
 

@@ -105,7 +105,8 @@ class TensorPass(Pass):
         self.steps = depth // 16
 
         def panel(value: loop.Value, strip: RowFragments | ColumnFragments, axis: int, depth: int, left: bool) -> Panel:
-            return Panel(scope, value, strip, axis, depth, t.threads, 1 if left else t.stages, t.element, left, down if left else int32(0), lane)
+            slots, begin = (1, down) if left else (t.stages, int32(0))
+            return Panel(scope, value, strip, axis, depth, t.threads, slots, t.element, left, begin, lane)
 
         self.query, self.key = panel(sums[0].left, self.rows, over, depth, True), panel(sums[0].right, self.tile, over, depth, False)
         self.panels = {v: panel(v, self.columns, self.axis, self.tile.width, False) for v in wide}
