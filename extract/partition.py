@@ -15,7 +15,7 @@ could not be better.  Everything is deterministic.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import NamedTuple
 
@@ -232,19 +232,23 @@ class _Search:
         return total, tuple(order.values())
 
     def descend(self, kept: frozenset[str]) -> Solution | None:
-        """The local optimum reached from a kept set."""
-        found = self.program(kept, float("inf"))
-        while found is not None:
-            seconds, kernels = found
-            live = frozenset(k.writes for k in kernels)
-            better = next((p for move in self.moves(live, kernels) if (p := self.program(move, seconds * (1 - 1e-6))) is not None), None)
-            if better is None:
-                return Solution(seconds, kernels)
-            found = better
+        """The local optimum reached from a kept set: passes over the moves, each taken at once where it helps, until a pass finds none."""
+        best = self.program(kept, float("inf"))
+        while best is not None:
+            before = best
+            live = frozenset(k.writes for k in best[1])
+            for drop, add in self.moves(live, best[1]):
+                if drop <= live and not add & live:
+                    better = self.program((live - drop) | add, best[0] * (1 - 1e-6))
+                    if better is not None:
+                        best, live = better, frozenset(k.writes for k in better[1])
+            if best is before:
+                return Solution(*best)
         return None
 
-    def moves(self, live: frozenset[str], kernels: tuple[Kernel, ...]) -> Iterator[frozenset[str]]:
-        """Kept sets one step away: drop one, drop two or three that one kernel reads, add one, swap one for another that its writer or its readers can load."""
+    def moves(self, live: frozenset[str], kernels: tuple[Kernel, ...]) -> list[tuple[frozenset[str], frozenset[str]]]:
+        """(dropped, added): drop one, drop two or three that one kernel reads, add one, swap one for another that its writer or its
+        readers can load."""
         spare = sorted(live - frozenset(self.problem.outputs))
         writer = {k.writes: k for k in kernels}
         gain = {w: self.priced(k) - self.least[w] for w, k in writer.items()}   # the most that a better body saves
@@ -257,9 +261,11 @@ class _Search:
                     saves[t] = saves.get(t, saved) + gain[w]
             return sorted(t for t, most in saves.items() if self.least[t] < most)
 
-        yield from (live - {t} for t in spare)
-        yield from dict.fromkeys(live - set(few) for k in kernels for n in (2, 3) for few in combinations(sorted(k.reads & set(spare)), n))
-        yield from (live | {u} for u in worth(live, live, 0.0))
+        none = frozenset[str]()
+        out = [(frozenset((t,)), none) for t in spare]
+        out += dict.fromkeys((frozenset(few), none) for k in kernels for n in (2, 3) for few in combinations(sorted(k.reads & set(spare)), n))
+        out += [(none, frozenset((u,))) for u in worth(live, live, 0.0)]
         for t in spare:
-            rest = live - {t}
-            yield from (rest | {u} for u in worth(rest, [t, *(k.writes for k in kernels if t in k.reads)], self.priced(writer[t])))
+            readers = [k.writes for k in kernels if t in k.reads]
+            out += [(frozenset((t,)), frozenset((u,))) for u in worth(live - {t}, [t, *readers], self.priced(writer[t]))]
+        return out
