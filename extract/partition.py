@@ -2,7 +2,11 @@
 
 A program is a set of kernels, one for each kept tensor.  Given the kept set, each kernel's body is extracted greedily
 (every class once, shared parts paid once) from the members its class admits, loads of kept tensors among them.  The
-kept set is found by descent: drop one, add one, swap two, from both "all that the program names" and "only its results".
+kept set is found by descent: drop one, drop a few that one kernel reads, add one, swap two, from "all that the program names" and
+(if they are few) from "only its results".
+
+Where a class can load a solid tensor that is kept, a kernel does so: nothing below is looked at.  So extraction is local, its
+results serve every kept set that looks alike from the kernel, and the search is about linear in the size of the program.
 
 A kernel is priced by the caller, who knows what schedules it has; the floor (`max(bytes, work) + launch`) prunes what
 could not be better.  Everything is deterministic.
@@ -11,11 +15,12 @@ could not be better.  Everything is deterministic.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import combinations
 from typing import NamedTuple
 
 
-PROGRAMS = 3000     # partitions that one descent tries at most
+SMALL = 12      # tensors that a program names, for the search to start from its results alone as well
 
 
 class Member(NamedTuple):
@@ -33,9 +38,9 @@ class Member(NamedTuple):
 
 class Problem(NamedTuple):
     """`home`: the class a tensor's kernel computes; `traffic`: seconds to write a tensor; `named`: tensors of the program;
-    `outputs`: those that must be kept; `inputs`: those that always can be read; `launch`: seconds a kernel costs at least;
-    `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds, times its traffic): one launch more for the
-    host, and the room it takes from other data in caches and memory."""
+    `outputs`: those that must be kept; `inputs`: those that always can be read; `solid`: those that cost more to compute again than to
+    read; `launch`: seconds a kernel costs at least; `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds,
+    times its traffic): one launch more for the host, and the room it takes from other data in caches and memory."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -43,12 +48,13 @@ class Problem(NamedTuple):
     named: tuple[str, ...]
     outputs: tuple[str, ...]
     inputs: frozenset[str]
+    solid: frozenset[str]
     launch: float
     rent: tuple[float, float] = (0.0, 0.0)
 
 
 class Kernel(NamedTuple):
-    """A kernel that writes one tensor: its body (one member a class, from the root down), what it reads, its floor in seconds."""
+    """A kernel that writes one tensor: its body (one member a class, from the root down), what it reads, its least seconds."""
 
     writes: str
     root: int
@@ -57,109 +63,121 @@ class Kernel(NamedTuple):
     floor: float
 
 
-class Reach(NamedTuple):
-    """What a kernel may compute (`classes`), the tensors it meets, and those of them it may read."""
-
-    classes: frozenset[int]
-    tensors: frozenset[str]
-    readable: frozenset[str]
-
-
 class Solution(NamedTuple):
-    """Kernels in launch order and the seconds they are priced at; `settled` unless the budget ended the descent."""
+    """Kernels in launch order and the seconds they are priced at."""
 
     seconds: float
     kernels: tuple[Kernel, ...]
-    settled: bool
 
 
 def search(problem: Problem, price: Callable[[Kernel], float]) -> Solution:
     """The best partition that descent finds; ValueError if an output cannot be computed."""
     search_ = _Search(problem, price)
     starts = (frozenset(problem.named) | frozenset(problem.outputs), frozenset(problem.outputs))
-    first = search_.program(starts[0], float("inf"))
-    if first is not None:      # a member that alone costs more than a whole program is in no better one
-        members = {c: tuple(m for m in ms if all(s <= first[0] for _, s, _ in m.parts)) for c, ms in problem.members.items()}
-        search_ = _Search(problem._replace(members=members), price)
-    found = [s for s in (search_.descend(start) for start in starts) if s is not None]
+    found = [s for s in map(search_.descend, starts if len(problem.named) <= SMALL else starts[:1]) if s is not None]
     if not found:
         raise ValueError(f"no kernels compute {', '.join(problem.outputs)}")
     return min(found, key=lambda s: s.seconds)
 
 
+class _View(NamedTuple):
+    """What a kernel sees: the members it considers, the tensors they could load, and those of them that are kept."""
+
+    members: dict[int, tuple[Member, ...]]
+    met: frozenset[str]
+    readable: frozenset[str]
+
+
 class _Search:
     def __init__(self, problem: Problem, price: Callable[[Kernel], float]):
         self.problem, self.price = problem, price
-        self.users: dict[int, list[tuple[int, Member]]] = {}
-        for c, members in problem.members.items():
-            for m in members:
-                for k in set(m.kids):
-                    self.users.setdefault(k, []).append((c, m))
+        every = sorted({p for ms in problem.members.values() for m in ms for p in m.parts})
+        bit = {p: 1 << n for n, p in enumerate(every)}
+        self.seconds = {b: s for (_, s, _), b in bit.items()}
+        self.memory = sum(b for (_, _, kind), b in bit.items() if kind == "memory")
+        self.mask = {m.parts: sum(bit[p] for p in set(m.parts)) for ms in problem.members.values() for m in ms}
+        fixed, share = problem.rent
+        self.rent = {w: 0.0 if w in problem.outputs else fixed + share * problem.traffic[w] for w in problem.home}
+        self.least = {w: problem.launch + problem.traffic[w] + self.rent[w] for w in problem.home}     # of the kernel that writes it
+        self.below = {w: self._reach(w, frozenset())[1] for w in problem.home}
+        self.views: dict[tuple[str, frozenset[str]], _View] = {}
         self.kernels: dict[tuple[str, frozenset[str]], Kernel | None] = {}
         self.prices: dict[tuple[str, tuple[tuple[int, Member], ...]], float] = {}
-        self.reaches: dict[str, list[Reach]] = {}
+        self.seen: dict[frozenset[str], tuple[float, tuple[float, tuple[Kernel, ...]] | None]] = {}
 
-    # -- one kernel ---------------------------------------------------------------------------------------------
-    def reach(self, writes: str, kept: frozenset[str]) -> Reach:
-        """The classes that the kernel of `writes` may compute and the tensors it comes across: below one it may read, it does not look."""
-        known = self.reaches.setdefault(writes, [])
-        for reach in known:
-            if kept & reach.tensors == reach.readable:
-                return reach
-        root = self.problem.home[writes]
-        readable = kept - {writes}
-        classes, tensors, stack = {root}, set[str](), [root]
+    def _sum(self, parts: int) -> float:
+        """Seconds of a set of parts."""
+        total = 0.0
+        while parts:
+            last = parts & -parts
+            total += self.seconds[last]
+            parts ^= last
+        return total
+
+    def _reach(self, writes: str, readable: frozenset[str]) -> tuple[dict[int, tuple[Member, ...]], frozenset[str]]:
+        """The members that a kernel which may read `readable` considers, and the tensors other than inputs that they load."""
+        solid, root = readable & self.problem.solid, self.problem.home[writes]
+        members: dict[int, tuple[Member, ...]] = {}
+        met, stack = set[str](), [root]
         while stack:
             c = stack.pop()
-            members = self.problem.members.get(c, ())
-            loads = {m.tensor for m in members if m.tensor} - {writes}
-            tensors |= loads
-            found = loads & (readable | self.problem.inputs) if c != root else set()
-            for m in members if not found else (m for m in members if m.tensor in found):
-                fresh = set(m.kids) - classes
-                classes |= fresh
-                stack += fresh
-        known.append(Reach(frozenset(classes), frozenset(tensors), frozenset(tensors & kept)))
-        return known[-1]
+            if c in members:
+                continue
+            all_ = self.problem.members.get(c, ())
+            members[c] = tuple(m for m in all_ if m.tensor in solid) or all_
+            met |= {m.tensor for m in members[c] if m.tensor}
+            stack += (k for m in members[c] for k in m.kids)
+        return members, frozenset(met) - self.problem.inputs - {writes}
 
-    def kernel(self, writes: str, kept: frozenset[str]) -> Kernel | None:
-        """The kernel that writes a tensor and may read `kept`, by greedy extraction; None if it cannot be computed so."""
-        reach = self.reach(writes, kept - {writes})
-        key = writes, reach.readable
+    def view(self, writes: str, readable: frozenset[str]) -> _View:
+        """What the kernel that writes a tensor sees of the program where it may read `readable`."""
+        key = writes, readable & self.below[writes]
+        if key not in self.views:
+            members, met = self._reach(writes, key[1])
+            self.views[key] = _View(members, met, key[1] & met)
+        return self.views[key]
+
+    # -- one kernel ---------------------------------------------------------------------------------------------
+    def kernel(self, writes: str, readable: frozenset[str]) -> Kernel | None:
+        """The kernel that writes a tensor and may read `readable`, by greedy extraction; None if it cannot be computed so."""
+        view = self.view(writes, readable)
+        key = writes, view.readable
         if key not in self.kernels:
-            self.kernels[key] = self._extract(writes, reach.classes, reach.readable | self.problem.inputs)
+            self.kernels[key] = self._extract(writes, view.members, view.readable | self.problem.inputs)
         return self.kernels[key]
 
-    def _extract(self, writes: str, classes: frozenset[int], readable: frozenset[str]) -> Kernel | None:
-        """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts so that sharing is a union."""
+    def _extract(self, writes: str, members: dict[int, tuple[Member, ...]], readable: frozenset[str]) -> Kernel | None:
+        """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts (the bits of a number) so that sharing is a union."""
         root = self.problem.home[writes]
         best: dict[int, Member] = {}
-        parts: dict[int, dict[str, tuple[float, str]]] = {}
-        heap: list[tuple[float, str, int, Member]] = []
+        parts: dict[int, int] = {}
+        cost: dict[int, float] = {}
+        heap: list[tuple[float, str, int, int, Member]] = []
 
         def offer(c: int, m: Member) -> None:
-            if m.tensor and m.tensor not in readable or m.tensor == writes:
+            if m.tensor and m.tensor not in readable:
                 return
-            merged = {k: (s, kind) for k, s, kind in m.parts}
-            for k in m.kids:
-                merged |= parts[k]
-            heapq.heappush(heap, (sum(s for s, _ in merged.values()), m.spelling, c, m))
+            first = max(m.kids, key=cost.__getitem__, default=None)
+            merged, seconds = (parts[first], cost[first]) if first is not None else (0, 0.0)
+            for more in (*(parts[k] for k in m.kids), self.mask[m.parts]):
+                seconds += self._sum(more & ~merged)
+                merged |= more
+            heapq.heappush(heap, (seconds, m.spelling, c, merged, m))
 
-        for c in sorted(classes):
-            for m in self.problem.members.get(c, ()):
+        users: dict[int, list[tuple[int, Member]]] = {}
+        for c in sorted(members):
+            for m in members[c]:
+                for k in set(m.kids):
+                    users.setdefault(k, []).append((c, m))
                 if not m.kids:
                     offer(c, m)
         while heap and root not in best:
-            _, _, c, m = heapq.heappop(heap)
+            seconds, _, c, merged, m = heapq.heappop(heap)
             if c in best:
                 continue
-            best[c] = m
-            merged: dict[str, tuple[float, str]] = {}
-            for k in m.kids:
-                merged |= parts[k]
-            parts[c] = merged | {k: (s, kind) for k, s, kind in m.parts}
-            for user, other in self.users.get(c, ()):
-                if user in classes and user not in best and all(k in best for k in other.kids):
+            best[c], parts[c], cost[c] = m, merged, seconds
+            for user, other in users.get(c, ()):
+                if user not in best and all(k in best for k in other.kids):
                     offer(user, other)
         if root not in best:
             return None
@@ -170,23 +188,28 @@ class _Search:
             if c not in body:
                 body[c] = best[c]
                 stack += best[c].kids
-        seconds = {"memory": self.problem.traffic[writes], "work": 0.0}
-        for s, kind in parts[root].values():
-            seconds[kind] += s
+        memory = self._sum(parts[root] & self.memory) + self.problem.traffic[writes]
+        work = self._sum(parts[root] & ~self.memory)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        return Kernel(writes, root, tuple(sorted(body.items())), reads, max(seconds.values()) + self.problem.launch)
+        return Kernel(writes, root, tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch + self.rent[writes])
 
     def priced(self, kernel: Kernel) -> float:
         key = kernel.writes, kernel.body
         if key not in self.prices:
-            fixed, share = (0.0, 0.0) if kernel.writes in self.problem.outputs else self.problem.rent
-            kept = fixed + share * self.problem.traffic[kernel.writes]
-            self.prices[key] = max(self.price(kernel), kernel.floor) + kept
+            self.prices[key] = max(self.price(kernel) + self.rent[kernel.writes], kernel.floor)
         return self.prices[key]
 
     # -- one partition ------------------------------------------------------------------------------------------
     def program(self, kept: frozenset[str], limit: float) -> tuple[float, tuple[Kernel, ...]] | None:
-        """The kernels for a kept set, in order; None if they cannot cost less than `limit`.  A kernel may not read what waits for it."""
+        """The kernels for a kept set, in order; None if they cannot cost less than `limit`."""
+        tried, found = self.seen.get(kept, (-1.0, None))
+        if found is None and limit > tried:
+            found = self._program(kept, limit)
+            self.seen[kept] = limit, found
+        return found if found is not None and found[0] < limit else None
+
+    def _program(self, kept: frozenset[str], limit: float) -> tuple[float, tuple[Kernel, ...]] | None:
+        """`program` without memory.  A kernel may not read what waits for it."""
         order: dict[str, Kernel] = {}
 
         def visit(w: str, waiting: frozenset[str]) -> bool:
@@ -209,42 +232,40 @@ class _Search:
         return total, tuple(order.values())
 
     def descend(self, kept: frozenset[str]) -> Solution | None:
-        """The local optimum reached from a kept set, or what the budget of programs tried has led to."""
-        found = self.program(kept, float("inf"))
-        tried = 0
-        while found is not None:
-            seconds, kernels = found
-            better = None
-            for move in self.moves(kernels):
-                tried += 1
-                better = self.program(move, seconds * (1 - 1e-6))
-                if better is not None or tried == PROGRAMS:
-                    break
-            if better is None:
-                return Solution(seconds, kernels, tried < PROGRAMS)
-            found = better
+        """The local optimum reached from a kept set: passes over the moves, each taken at once where it helps, until a pass finds none."""
+        best = self.program(kept, float("inf"))
+        while best is not None:
+            before = best
+            live = frozenset(k.writes for k in best[1])
+            for drop, add in self.moves(live, best[1]):
+                if drop <= live and not add & live:
+                    better = self.program((live - drop) | add, best[0] * (1 - 1e-6))
+                    if better is not None:
+                        best, live = better, frozenset(k.writes for k in better[1])
+            if best is before:
+                return Solution(*best)
         return None
 
-    def moves(self, kernels: tuple[Kernel, ...]) -> Iterator[frozenset[str]]:
-        """Kept sets one step away: drop one, add one that a kernel meets, swap two that meet in one kernel.
+    def moves(self, live: frozenset[str], kernels: tuple[Kernel, ...]) -> list[tuple[frozenset[str], frozenset[str]]]:
+        """(dropped, added): drop one, drop two or three that one kernel reads, add one, swap one for another that its writer or its
+        readers can load."""
+        spare = sorted(live - frozenset(self.problem.outputs))
+        writer = {k.writes: k for k in kernels}
+        gain = {w: self.priced(k) - self.least[w] for w, k in writer.items()}   # the most that a better body saves
 
-        No kernel costs less than its launch and its output's traffic, so what a move can save is bounded by what the kernels it
-        touches cost above that; a tensor that costs more to keep is not tried."""
-        live = frozenset(k.writes for k in kernels)
-        spare = [k for k in kernels if k.writes not in self.problem.outputs]
-        above = {k.writes: self.priced(k) - self.problem.launch - self.problem.traffic[k.writes] for k in kernels}
-        fixed, share = self.problem.rent
-        cost = {t: self.problem.launch + fixed + (2 + share) * traffic for t, traffic in self.problem.traffic.items()}
+        def worth(kept: frozenset[str], writers: Iterable[str], saved: float) -> list[str]:
+            """Tensors that some of `writers` could load and whose own kernel may cost less than what it saves."""
+            saves: dict[str, float] = {}
+            for w in writers:
+                for t in self.view(w, kept - {w}).met - live:
+                    saves[t] = saves.get(t, saved) + gain[w]
+            return sorted(t for t, most in saves.items() if self.least[t] < most)
 
-        def worth(readers: Iterable[Kernel], kept: frozenset[str], saved: float) -> list[str]:
-            save: dict[str, float] = {}
-            for k in readers:
-                for t in self.reach(k.writes, kept).tensors - live - self.problem.inputs:
-                    save[t] = save.get(t, saved) + above[k.writes]
-            return sorted(t for t, s in save.items() if s > cost[t])
-
-        yield from (live - {k.writes} for k in spare)
-        yield from (live | {u} for u in worth(kernels, live, 0.0))
-        for k in spare:
-            kept = live - {k.writes}
-            yield from (kept | {u} for u in worth((r for r in kernels if k.writes in r.reads), kept, self.priced(k)))
+        none = frozenset[str]()
+        out = [(frozenset((t,)), none) for t in spare]
+        out += dict.fromkeys((frozenset(few), none) for k in kernels for n in (2, 3) for few in combinations(sorted(k.reads & set(spare)), n))
+        out += [(none, frozenset((u,))) for u in worth(live, live, 0.0)]
+        for t in spare:
+            readers = [k.writes for k in kernels if t in k.reads]
+            out += [(frozenset((t,)), frozenset((u,))) for u in worth(live - {t}, [t, *readers], self.priced(writer[t]))]
+        return out

@@ -68,7 +68,7 @@ def programs(draw: st.DrawFn, most: int = 8) -> Source:
             made = eval(line, {"torch": torch, "F": functional}, values)
         except (RuntimeError, IndexError):
             continue
-        if made.numel() <= LARGEST and bool((made.abs() < STEEPEST).all()):
+        if made.numel() <= LARGEST and bool((made.double().abs() < STEEPEST).all()):
             lines.append(f"    {name} = {line}")
             values[name] = made
     made_here = [n for n in values if n not in inputs] or list(inputs)

@@ -108,7 +108,29 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
-    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, gpu.launch_us * 1e-6, RENT)
+    cheap = light(outlined)
+    solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
+    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT)
+
+
+def light(outlined: Outlined) -> frozenset[int]:
+    """The classes that inputs give without a reduction."""
+    found: set[int] = set()
+    users: dict[int, list[tuple[int, Term]]] = {}
+    ready: list[int] = []
+    for c, ts in outlined.terms.items():
+        for t in ts:
+            if t.axis is None and t.kind != "Tensor":
+                for k in t.kids:
+                    users.setdefault(k, []).append((c, t))
+                if not t.kids:
+                    ready.append(c)
+    while ready:
+        c = ready.pop()
+        if c not in found:
+            found.add(c)
+            ready += (user for user, t in users.get(c, ()) if all(k in found for k in t.kids))
+    return frozenset(found)
 
 
 def mirrored(t: Term) -> bool:

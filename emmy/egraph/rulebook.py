@@ -6,12 +6,13 @@ keeps: `exact` the same bits, `finite` the same for finite values, `real` equali
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.machinery
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,23 @@ class EGraph:
         except bindings().EggSmolError:
             return False
         return True
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(ir: str, extra: tuple[tuple[str, str], ...]) -> EGraph:
+    return EGraph(ir, extra)
+
+
+@contextlib.contextmanager
+def scope(ir: str, extra: Iterable[tuple[str, str]] = ()) -> Iterator[EGraph]:
+    """An e-graph with the rules of one IR that holds what is added to it until the end of a `with` block.  The rules are read once."""
+    graph = _loaded(ir, tuple(extra))
+    graph.run("(push)")
+    graph.fired = {}
+    try:
+        yield graph
+    finally:
+        graph.run("(pop)")
 
 
 def rule_names(text: str) -> tuple[str, ...]:

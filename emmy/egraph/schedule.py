@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from emmy.egraph.rulebook import EGraph, hardware_rules, math_classes
+from emmy.egraph.rulebook import EGraph, hardware_rules, math_classes, scope
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
@@ -32,17 +32,17 @@ def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = 
     `pins` fixes fields ("WORK=t256,TILE=v4"); EmmyError if no legal row has them, naming the premise that fails.
     """
     wanted = tile.parse_row(pins)
-    graph = EGraph("tile", [hardware_rules(target), *extra])
-    graph.run("\n".join([*facts(kernel), *options(wanted)]), "<kernel>")
-    classes = math_classes(math)
-    for phase in PHASES:
-        rulesets = [f"(run {phase}-{c})" for c in (("exact", "real") if phase == "atom" else ("exact",)) if c in classes]
-        graph.schedule(f"(saturate (seq {' '.join(rulesets)}))")
-    read = _Reader(graph)
-    rows = read.rows("Scheduled", lambda r: r.output == read.kernel)
-    legal = [s for s in rows if matches(s.row, wanted)]
-    if not legal:
-        raise EmmyError(f"no legal row of kernel {kernel.name} has {pins!r}", why_not(read, wanted, rows))
+    with scope("tile", [hardware_rules(target), *extra]) as graph:
+        graph.run("\n".join([*facts(kernel), *options(wanted)]), "<kernel>")
+        classes = math_classes(math)
+        for phase in PHASES:
+            rulesets = [f"(run {phase}-{c})" for c in (("exact", "real") if phase == "atom" else ("exact",)) if c in classes]
+            graph.schedule(f"(saturate (seq {' '.join(rulesets)}))")
+        read = _Reader(graph)
+        rows = read.rows("Scheduled", lambda r: r.output == read.kernel)
+        legal = [s for s in rows if matches(s.row, wanted)]
+        if not legal:
+            raise EmmyError(f"no legal row of kernel {kernel.name} has {pins!r}", why_not(read, wanted, rows))
     return tuple(legal)
 
 

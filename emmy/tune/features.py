@@ -62,7 +62,7 @@ class Census:
         return size if step is not None and abs(step) <= max(width, 1) else min(SECTOR, size * abs(step or SECTOR))
 
     @cache  # noqa: B019
-    def position(self, load: loop.Load, axis: int) -> Value:
+    def position(self, load: Value, axis: int) -> Value:
         return at_position(load, axis)
 
     @cache  # noqa: B019
@@ -83,7 +83,7 @@ def slots(v: Value) -> float:
 def features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' kernel under `schedule`; none where its output is empty, for it is never launched."""
     if not prod(census.kernel.output.shape):
-        return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 16)
+        return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
 
