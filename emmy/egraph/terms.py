@@ -21,8 +21,8 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     inputs = {i.name for i in program.inputs}
     lines = [f"(set (Extent {a}) {n})" for a, n in program.axes]
     lines += [f"(set (Extent {a}) {n})" for a, n in sorted({(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])})]
-    fresh = 1 + max((a for a, _ in program.axes), default=-1)
-    lines += [f"(set (FirstFreshAxis) {max((fresh, *(1 + a for axes in output_axes.values() for a in axes)))})"]
+    axes = {a for a, _ in program.axes} | {a for own in output_axes.values() for a in own}
+    lines += [f"(set (FirstFreshAxis) {max(axes, default=-1) + 1})"]
     lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
