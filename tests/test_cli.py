@@ -163,7 +163,7 @@ def test_a_plan_is_judged_and_timed_launch_by_launch(monkeypatch: pytest.MonkeyP
     from emmy.pipeline import compile_snippet
     from emmy.runtime.arrays import to_numpy, to_torch
 
-    program = compile_snippet("F.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))")
+    program = compile_snippet("(torch.randn(33, 34) @ torch.randn(34, 35)) @ torch.randn(35, 36)")
     kernels = {k.name: k for k in program.kernels}
 
     class Simulated:

@@ -86,6 +86,7 @@ class _Parser(Reader):
         start, head = self.peek().start, self.name()
         family, _, monoid = head.partition(".")
         element, axis, pattern = dt.f32, -1, 0
+        typed = self.peek().text == "{"      # `round` without a type is the operator
         axes: tuple[int, ...] = ()
         at: tuple[Ix, ...] = ()
         args: tuple[Tensor, ...] = ()
@@ -95,7 +96,7 @@ class _Parser(Reader):
         elif family == "const":
             element = self.attribute()
             (pattern,) = self.list(lambda: self.bits(element), "(", ")")
-        elif family in ("cast", "round"):
+        elif family in ("cast", "round") and typed:
             element, args = self.attribute(), self.operands()
         elif family in ("reduce", "scan"):
             axes, args = self.list(self.integer), self.operands()
@@ -124,7 +125,7 @@ class _Parser(Reader):
                 case "const": made = Constant(element, pattern)
                 case "index": made = IndexValue(dims, at[0])
                 case "cast": made = Cast(element, args[0])
-                case "round": made = Round(element, args[0])
+                case "round" if typed: made = Round(element, args[0])
                 case "reduce": made = Reduce(monoid, axes, args[0])
                 case "scan": made = Scan(monoid, axes[0], args[0])
                 case "map": made = IndexMap(dims, at, args[0])

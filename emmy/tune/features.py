@@ -77,7 +77,9 @@ def slots(v: Value) -> float:
 
 
 def features(census: Census, schedule: tile.Schedule) -> Features:
-    """The features of the census' kernel under `schedule`."""
+    """The features of the census' kernel under `schedule`; none where its output is empty, for it is never launched."""
+    if not prod(census.kernel.output.shape):
+        return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 0)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
 

@@ -11,7 +11,7 @@ import torch
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.tensor_ir import Tensor
+from emmy.ir.tensor_ir import Cast, Round, Tensor
 from emmy.ir.torch_ir import Type
 from emmy.lower.torch_to_tensor.build import (
     FROM_TORCH,
@@ -322,6 +322,8 @@ def _softsign(out: Type, x: Tensor) -> Tensor:
 def _to(out: Type, x: Tensor, source: object = None, *_: object, op: str, **__: object) -> Tensor:
     """A conversion that the program asks for, to the type of the result; `copy` takes its values from the second operand."""
     value = source if op == "aten.copy.default" and isinstance(source, Tensor) else x
+    if value.dtype is not out.dtype and isinstance(value, Round):
+        value = Cast(value.dtype, value)     # the program looks at the rounded value: its rounding stays
     return broadcast(cast(out.dtype, value), out.shape)
 
 
