@@ -46,7 +46,7 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
         graph.schedule(FUSE)
         if not any(updated) or time.monotonic() - start > SECONDS or graph.size() > NODES:
             break
-    graph.schedule("(seq (saturate (run deps-exact)) (run cut-exact) (saturate (run starve-exact)))")
+    graph.schedule("(seq (saturate (run deps-exact)) (run cut-exact) (saturate (run measure-exact)) (saturate (run starve-exact)))")
     if any([graph.schedule(f"(run split-{c})") for c in ("exact", "real") if c in classes]):
         graph.schedule(REPLACE)
     return decode(graph, program, axes)
