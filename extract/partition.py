@@ -11,8 +11,11 @@ could not be better.  Everything is deterministic.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
+
+
+PROGRAMS = 3000     # partitions that one descent tries at most
 
 
 class Member(NamedTuple):
@@ -54,17 +57,30 @@ class Kernel(NamedTuple):
     floor: float
 
 
+class Reach(NamedTuple):
+    """What a kernel may compute (`classes`), the tensors it meets, and those of them it may read."""
+
+    classes: frozenset[int]
+    tensors: frozenset[str]
+    readable: frozenset[str]
+
+
 class Solution(NamedTuple):
-    """Kernels in launch order and the seconds they are priced at."""
+    """Kernels in launch order and the seconds they are priced at; `settled` unless the budget ended the descent."""
 
     seconds: float
     kernels: tuple[Kernel, ...]
+    settled: bool
 
 
 def search(problem: Problem, price: Callable[[Kernel], float]) -> Solution:
     """The best partition that descent finds; ValueError if an output cannot be computed."""
     search_ = _Search(problem, price)
     starts = (frozenset(problem.named) | frozenset(problem.outputs), frozenset(problem.outputs))
+    first = search_.program(starts[0], float("inf"))
+    if first is not None:      # a member that alone costs more than a whole program is in no better one
+        members = {c: tuple(m for m in ms if all(s <= first[0] for _, s, _ in m.parts)) for c, ms in problem.members.items()}
+        search_ = _Search(problem._replace(members=members), price)
     found = [s for s in (search_.descend(start) for start in starts) if s is not None]
     if not found:
         raise ValueError(f"no kernels compute {', '.join(problem.outputs)}")
@@ -79,30 +95,39 @@ class _Search:
             for m in members:
                 for k in set(m.kids):
                     self.users.setdefault(k, []).append((c, m))
-        self.below = {w: self._below(c) for w, c in problem.home.items()}
         self.kernels: dict[tuple[str, frozenset[str]], Kernel | None] = {}
         self.prices: dict[tuple[str, tuple[tuple[int, Member], ...]], float] = {}
-        self.seen: dict[frozenset[str], tuple[float, tuple[Kernel, ...]] | None] = {}
+        self.reaches: dict[str, list[Reach]] = {}
 
-    def _below(self, root: int) -> tuple[frozenset[int], frozenset[str]]:
-        """The classes under `root` and the tensors that their members could load."""
+    # -- one kernel ---------------------------------------------------------------------------------------------
+    def reach(self, writes: str, kept: frozenset[str]) -> Reach:
+        """The classes that the kernel of `writes` may compute and the tensors it comes across: below one it may read, it does not look."""
+        known = self.reaches.setdefault(writes, [])
+        for reach in known:
+            if kept & reach.tensors == reach.readable:
+                return reach
+        root = self.problem.home[writes]
+        readable = kept - {writes}
         classes, tensors, stack = {root}, set[str](), [root]
         while stack:
-            for m in self.problem.members.get(stack.pop(), ()):
-                if m.tensor:
-                    tensors.add(m.tensor)
+            c = stack.pop()
+            members = self.problem.members.get(c, ())
+            loads = {m.tensor for m in members if m.tensor} - {writes}
+            tensors |= loads
+            found = loads & (readable | self.problem.inputs) if c != root else set()
+            for m in members if not found else (m for m in members if m.tensor in found):
                 fresh = set(m.kids) - classes
                 classes |= fresh
                 stack += fresh
-        return frozenset(classes), frozenset(tensors)
+        known.append(Reach(frozenset(classes), frozenset(tensors), frozenset(tensors & kept)))
+        return known[-1]
 
-    # -- one kernel ---------------------------------------------------------------------------------------------
-    def kernel(self, writes: str, readable: frozenset[str]) -> Kernel | None:
-        """The kernel that writes a tensor and may read `readable`, by greedy extraction; None if it cannot be computed so."""
-        classes, tensors = self.below[writes]
-        key = writes, readable & tensors - {writes}
+    def kernel(self, writes: str, kept: frozenset[str]) -> Kernel | None:
+        """The kernel that writes a tensor and may read `kept`, by greedy extraction; None if it cannot be computed so."""
+        reach = self.reach(writes, kept - {writes})
+        key = writes, reach.readable
         if key not in self.kernels:
-            self.kernels[key] = self._extract(writes, classes, key[1] | self.problem.inputs)
+            self.kernels[key] = self._extract(writes, reach.classes, reach.readable | self.problem.inputs)
         return self.kernels[key]
 
     def _extract(self, writes: str, classes: frozenset[int], readable: frozenset[str]) -> Kernel | None:
@@ -113,7 +138,7 @@ class _Search:
         heap: list[tuple[float, str, int, Member]] = []
 
         def offer(c: int, m: Member) -> None:
-            if m.tensor and m.tensor not in readable:
+            if m.tensor and m.tensor not in readable or m.tensor == writes:
                 return
             merged = {k: (s, kind) for k, s, kind in m.parts}
             for k in m.kids:
@@ -184,22 +209,42 @@ class _Search:
         return total, tuple(order.values())
 
     def descend(self, kept: frozenset[str]) -> Solution | None:
-        """The local optimum reached from a kept set."""
+        """The local optimum reached from a kept set, or what the budget of programs tried has led to."""
         found = self.program(kept, float("inf"))
+        tried = 0
         while found is not None:
             seconds, kernels = found
-            live = frozenset(k.writes for k in kernels)
-            better = next((p for move in self.moves(live, kernels, seconds) if (p := self.program(move, seconds * (1 - 1e-6))) is not None), None)
+            better = None
+            for move in self.moves(kernels):
+                tried += 1
+                better = self.program(move, seconds * (1 - 1e-6))
+                if better is not None or tried == PROGRAMS:
+                    break
             if better is None:
-                return Solution(seconds, kernels)
+                return Solution(seconds, kernels, tried < PROGRAMS)
             found = better
         return None
 
-    def moves(self, live: frozenset[str], kernels: tuple[Kernel, ...], seconds: float) -> Iterator[frozenset[str]]:
-        """Kept sets one step away: drop one, add one, swap two."""
-        spare = sorted(live - frozenset(self.problem.outputs))
-        met = frozenset[str]().union(*(self.below[k.writes][1] for k in kernels)) - live - self.problem.inputs
-        worth = sorted(t for t in met if 2 * self.problem.traffic[t] + self.problem.launch < seconds)
-        yield from (live - {t} for t in spare)
-        yield from (live | {u} for u in worth)
-        yield from (live - {t} | {u} for t in spare for u in worth)
+    def moves(self, kernels: tuple[Kernel, ...]) -> Iterator[frozenset[str]]:
+        """Kept sets one step away: drop one, add one that a kernel meets, swap two that meet in one kernel.
+
+        No kernel costs less than its launch and its output's traffic, so what a move can save is bounded by what the kernels it
+        touches cost above that; a tensor that costs more to keep is not tried."""
+        live = frozenset(k.writes for k in kernels)
+        spare = [k for k in kernels if k.writes not in self.problem.outputs]
+        above = {k.writes: self.priced(k) - self.problem.launch - self.problem.traffic[k.writes] for k in kernels}
+        fixed, share = self.problem.rent
+        cost = {t: self.problem.launch + fixed + (2 + share) * traffic for t, traffic in self.problem.traffic.items()}
+
+        def worth(readers: Iterable[Kernel], kept: frozenset[str], saved: float) -> list[str]:
+            save: dict[str, float] = {}
+            for k in readers:
+                for t in self.reach(k.writes, kept).tensors - live - self.problem.inputs:
+                    save[t] = save.get(t, saved) + above[k.writes]
+            return sorted(t for t, s in save.items() if s > cost[t])
+
+        yield from (live - {k.writes} for k in spare)
+        yield from (live | {u} for u in worth(kernels, live, 0.0))
+        for k in spare:
+            kept = live - {k.writes}
+            yield from (kept | {u} for u in worth((r for r in kernels if k.writes in r.reads), kept, self.priced(k)))

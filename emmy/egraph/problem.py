@@ -15,6 +15,7 @@ from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
 
+COMMUTATIVE = ("add", "mul", "and", "or", "xor", "eq", "ne")      # as rules/loop/normalize.egg commutes them
 RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
 
 
@@ -106,18 +107,22 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
         return ((f"class {c}", (0.05 if fused else 1.0) * inner, "work"),)
 
     members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "")
-                        for t in terms if t.kind != "Sum") for c, terms in outlined.terms.items()}
+                        for t in terms if t.kind != "Sum" and not mirrored(t)) for c, terms in outlined.terms.items()}
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
     return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, gpu.launch_us * 1e-6, RENT)
 
 
+def mirrored(t: Term) -> bool:
+    """Whether this is the second spelling of a commuted operation: it costs the same, so one is enough."""
+    return t.kind == "Binary" and t.label in COMMUTATIVE and t.kids[0] > t.kids[1]
+
+
 def body(outlined: Outlined, kernel: Kernel) -> Value:
     """The Loop IR body of an extracted kernel."""
     tensors = outlined.tensors()
-    terms = {(c, repr(t)): t for c, ts in outlined.terms.items() for t in ts}
-    chosen = {c: terms[c, m.spelling] for c, m in kernel.body}
+    chosen = {c: next(t for t in outlined.terms[c] if repr(t) == m.spelling) for c, m in kernel.body}
     made: dict[int, Value] = {}
     stack = [(kernel.root, False)]
     while stack:

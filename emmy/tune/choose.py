@@ -38,21 +38,21 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
     extra = tuple(extra)
     outlined = outline(region)
     tensors = outlined.tensors()
-    memo: dict[Value, Scheduled] = {}
+    seconds: dict[str, float] = {}      # by identity: equal kernels cost the same, whatever they read and write
 
-    def schedule(kernel: partition.Kernel) -> Scheduled:
-        value = body(outlined, kernel)
-        key = value
-        if key not in memo or memo[key].kernel.output is not tensors[kernel.writes]:
-            axes = outlined.kept[kernel.writes].axes
-            identity, read = identify(value, tensors[kernel.writes], axes, region.extents, tensors)
-            made = loop_to_tile.kernel(identity, value, tensors[kernel.writes], axes, region.extents, read)
-            memo[key] = best(made, identity, target, math, "", extra, gpu)
-        return memo[key]
+    def unscheduled(kernel: partition.Kernel) -> tile.Kernel:
+        value, output, axes = body(outlined, kernel), tensors[kernel.writes], outlined.kept[kernel.writes].axes
+        identity, read = identify(value, output, axes, region.extents, tensors)
+        return loop_to_tile.kernel(identity, value, output, axes, region.extents, read)
 
-    problem_ = problem(outlined, gpu)
-    solution = partition.search(problem_, lambda k: schedule(k).seconds)
-    chosen = [schedule(k) for k in solution.kernels]
+    def price(kernel: partition.Kernel) -> float:
+        made = unscheduled(kernel)
+        if made.name not in seconds:
+            seconds[made.name] = best(made, target, math, "", extra, gpu).seconds
+        return seconds[made.name]
+
+    solution = partition.search(problem(outlined, gpu), price)
+    chosen = [best(unscheduled(k), target, math, "", extra, gpu) for k in solution.kernels]
     if pins:
         chosen = pinned(chosen, pins, target, math, extra, gpu)
     kernels: list[tile.Kernel] = []
@@ -68,13 +68,13 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
     return Choice(program, scheduled)
 
 
-def best(kernel: tile.Kernel, identity: str, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> Scheduled:
-    """The kernel with the row of least predicted time; ties go to the first spelling."""
+def best(kernel: tile.Kernel, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> Scheduled:
+    """The kernel, named by its identity, with the row of least predicted time; ties go to the first spelling."""
     legal = schedules(kernel, target, math, pins, extra)
     census = Census(kernel)
     priced = [(cost.seconds(features(census, s), gpu), k) for k, s in enumerate(legal)]
     seconds, k = min(priced)
-    return Scheduled(kernel.replace(schedule=legal[k]), seconds, identity)
+    return Scheduled(kernel.replace(schedule=legal[k]), seconds, kernel.name)
 
 
 def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> list[Scheduled]:
@@ -83,7 +83,7 @@ def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tu
     out, problems = [], []
     for s in chosen:
         try:
-            out.append(best(s.kernel.replace(schedule=None), s.identity, target, math, pins, extra, gpu))
+            out.append(best(s.kernel.replace(schedule=None), target, math, pins, extra, gpu))
         except EmmyError as error:
             problems.append(error)
             out.append(s)

@@ -62,6 +62,10 @@ class Census:
         return size if step is not None and abs(step) <= max(width, 1) else min(SECTOR, size * abs(step or SECTOR))
 
     @cache  # noqa: B019
+    def position(self, load: loop.Load, axis: int) -> Value:
+        return at_position(load, axis)
+
+    @cache  # noqa: B019
     def held(self, columns: tuple[int, ...]) -> frozenset[Value]:
         """The loads that a row in registers makes once, by position."""
         return frozenset(held_loads(self.kernel, columns))
@@ -79,7 +83,7 @@ def slots(v: Value) -> float:
 def features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' kernel under `schedule`; none where its output is empty, for it is never launched."""
     if not prod(census.kernel.output.shape):
-        return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 0)
+        return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 16)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
 
@@ -141,9 +145,9 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     l1 = reread = 0.0
     for v in census.loads((kernel.result,)):
         n = census.size(census.free[v] | set(schedule.rows)) * census.sectors(v, column, width)
-        if at_position(v, column) not in held:
+        if census.position(v, column) not in held:
             l1 += n
-            reread += n if at_position(v, column) in census.held(schedule.columns) else 0
+            reread += n if census.position(v, column) in census.held(schedule.columns) else 0
     steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held else 0.0
     joins = 0.0
     seen: set[Value] = set()
@@ -156,8 +160,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         work += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + team * rows * merges * len(f.lifts)
         for v in census.loads(f.lifts):
             n = census.size(census.free[v] | set(schedule.rows) | {f.axis}) * census.sectors(v, -1 if nested else f.axis, width)
-            again = at_position(v, f.axis) in seen
-            seen.add(at_position(v, f.axis))
+            again = census.position(v, f.axis) in seen
+            seen.add(census.position(v, f.axis))
             l1 += 0 if again and held else n
             reread += n if again and not held else 0
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
