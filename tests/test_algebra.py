@@ -17,6 +17,7 @@ from emmy.ir import kernel_text
 from emmy.ir import tile_ir as tile
 from emmy.pipeline import Program, compile
 from emmy.runtime import execute
+from extract import partition
 
 HALF, SINGLE = torch.bfloat16, torch.float32
 dtypes = pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=["f32", "bf16"])
@@ -133,16 +134,79 @@ def reads(program: Program) -> list[set[str]]:
     return [{t.name for t in k.tensors} & set(program.tile.inputs) for k in program.tile.kernels]
 
 
-def test_the_cheaper_bracketing_is_taken() -> None:
-    outer = compile(chain, of(4096, 64), of(64, 4096), of(4096, 64))
-    assert reads(outer) == [{"b", "c"}, {"a"}] and outer.tile.kernels[0].output.shape == (64, 64)
-    inner = compile(chain, of(64, 4096), of(4096, 64), of(64, 4096))
-    assert reads(inner) == [{"a", "b"}, {"c"}] and inner.tile.kernels[0].output.shape == (64, 64)
+@dtypes
+def test_the_cheaper_bracketing_is_taken_and_its_long_sum_split(dtype: torch.dtype) -> None:
+    """The small product has 64 x 64 elements, too few for a large GPU: sums over pieces of the long axis, then the sum of those."""
+    for fn, shapes, first, last in ((chain, ((4096, 64), (64, 4096), (4096, 64)), {"b", "c"}, {"a"}), (chain, ((64, 4096), (4096, 64), (64, 4096)), {"a", "b"}, {"c"})):
+        program = compile(fn, *(of(*s, dtype=dtype) for s in shapes))
+        pieces, total, product = program.tile.kernels
+        assert reads(program) == [first, set(), last]
+        assert pieces.output.shape[1:] == total.output.shape == (64, 64) and product.output.shape in ((4096, 64), (64, 4096))
+        assert folds(pieces) == [("reduce", 4096 // pieces.output.shape[0])] and pieces.schedule is not None and pieces.schedule.form == "contraction"
 
 
 def test_chained_matmuls_are_fused_when_tiny_and_cut_when_large() -> None:
     assert len(compile(chain, of(2, 2), of(2, 2), of(2, 2)).tile.kernels) == 1
     assert len(compile(chain, of(512, 512), of(512, 512), of(512, 512)).tile.kernels) == 2
+
+
+SPLIT: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]] = {
+    "sum": (lambda x: x.sum(), ((1 << 22,),), 2),
+    "max": (lambda x: x.amax(-1), ((4, 1 << 20),), 2),
+    "columns": (lambda x: x.sum(0), ((65536, 64),), 2),
+    "mean": (lambda x: x.mean(-1), ((64, 100_000),), 2),
+    "few rows of a matmul": (lambda a, b: a @ b, ((16, 4096), (4096, 4096)), 2),
+    "no divisor": (lambda x: x.sum(), ((1_000_003,),), 1),
+    "many rows": (lambda x: x.sum(-1), ((16384, 4096),), 1),
+    "many columns": (lambda x: x.sum(0), ((4096, 16384),), 1),
+    "many tiles": (lambda a, b: a @ b, ((2048, 2048), (2048, 2048)), 1),
+    "short": (lambda x: x.sum(-1), ((4, 512),), 1),
+}
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_reduction_is_split_where_blocks_are_few(name: str) -> None:
+    fn, shapes, kernels = SPLIT[name]
+    assert len(compile(fn, *(of(*s) for s in shapes)).tile.kernels) == kernels
+
+
+def test_exact_math_splits_a_maximum_but_no_sum() -> None:
+    x = of(1 << 20)
+    assert len(compile(torch.amax, x, math="exact").tile.kernels) == 2
+    assert len(compile(torch.sum, x, math="exact").tile.kernels) == 1
+
+
+SMALL = """(set (LongAxis) 64) (Enough "tiles" 4096 8191 64 9999) (Enough "rows" 16 31 64 9999) (Enough "columns" 64 127 64 9999)"""
+PIECES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "sum": (torch.sum, ((4096,),)),
+    "variance": (lambda x: x.var(-1), ((2, 1024),)),
+    "max": (lambda x: x.amax(-1), ((2, 2048),)),
+    "columns": (lambda x: x.sum(0), ((1024, 8),)),
+    "matmul": (torch.matmul, ((16, 1024), (1024, 32))),
+    "reshaped": (lambda x: x.reshape(64, 8, 16).transpose(0, 1).reshape(8, 1024).sum(-1), ((8192,),)),
+}
+
+
+@dtypes
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_compute_what_the_whole_does(name: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small reductions, their pieces kept whatever that costs."""
+    rules = tmp_path / "small.egg"
+    rules.write_text(SMALL)
+    search = partition.search
+
+    def keep_pieces(problem: partition.Problem, price: Callable[[partition.Kernel], float]) -> partition.Solution:
+        return search(problem._replace(outputs=(*problem.outputs, *(t for t in problem.home if t not in problem.named))), price)
+
+    monkeypatch.setattr(partition, "search", keep_pieces)
+    torch.manual_seed(0)
+    fn, shapes = PIECES[name]
+    inputs = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    program = compile(fn, *inputs, rules=[rules])
+    assert len(program.tile.kernels) > 1
+    found = execute.on_simulator(program, execute.arguments(program))[program.plan.outputs[0]].astype(np.float64)
+    wanted = fn(*(x.double() for x in inputs)).numpy()
+    assert np.abs(found - wanted).max() <= (2 ** -7 if dtype is HALF else 1e-5) * np.abs(wanted).max()
 
 
 def test_rms_norm_before_a_linear_writes_no_normalised_tensor() -> None:

@@ -42,18 +42,21 @@ class Outlined(NamedTuple):
 
 def outline(region: Region) -> Outlined:
     """Name the values that `rules/loop/cut.egg` lets be kept.  One value met at two points is one tensor: its name is its body's digest,
-    its axes are in the order in which the body meets them."""
+    its axes are in the order in which the body meets them, those of outputs in the order of the outputs."""
     elements = region.elements()
     kept = {name: Kept(c, region.output_axes[name], elements[name]) for name, c in region.home.items()}
     held = {c for c, terms in region.terms.items() if any(t.kind == "Tensor" for t in terms)}
     candidates = sorted(region.may_keep - held)
     bodies = canonical(region, candidates)
+    positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
     added: dict[int, Term] = {}
     for c in candidates:
         if c not in bodies:
             continue
         text, speller = spell(bodies[c], {}, region.extents)
-        order = tuple(a for a in speller.axes if a in region.deps[c])
+        met = [a for a in speller.axes if a in region.deps[c]]
+        outer = iter(sorted((a for a in met if a in positions), key=positions.__getitem__))
+        order = tuple(next(outer) if a in positions else a for a in met)
         if set(order) != region.deps[c] or not order:
             continue
         sizes = ",".join(str(region.extents[a]) for a in order)

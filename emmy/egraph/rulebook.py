@@ -20,7 +20,7 @@ from emmy.errors import EmmyError
 
 CLASSES = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
 ORDER = {
-    "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "algebra", "twist", "cut"),
+    "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "algebra", "twist", "cut", "split"),
     "tile": ("syntax", "fold", "place", "atom", "stage", "tensor", "strategy"),
 }
 

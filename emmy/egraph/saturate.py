@@ -17,6 +17,7 @@ from emmy.ir import loop_ir as loop
 PHASES = ("normalize", "algebra", "twist")
 CLASSES_OF = {"normalize": ("exact", "real"), "algebra": ("real",), "twist": ("real",)}
 FUSE = "(saturate (seq (saturate (seq (saturate (run index-exact)) (run push-exact))) (run fuse-exact)))"
+REPLACE = "(seq (run split-exact) (saturate (seq (run replace-exact) (saturate (run index-exact)))) (saturate (run deps-exact)))"
 ROUNDS, SECONDS, NODES = 12, 20.0, 60_000
 
 
@@ -35,7 +36,6 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
     classes = math_classes(math)
     graph = EGraph("loop", extra)
     axes = output_axes(program)
-    extents = program.extents | {a: n for d in program.definitions for a, n in zip(axes[d.name], d.shape, strict=True)}
     graph.run(encode(program, axes), "<program>")
     graph.schedule(FUSE)
     steps = [f"{phase}-{c}" for phase in PHASES for c in CLASSES_OF[phase] if c in classes]
@@ -46,5 +46,7 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
         graph.schedule(FUSE)
         if not any(updated) or time.monotonic() - start > SECONDS or graph.size() > NODES:
             break
-    graph.schedule("(seq (saturate (run deps-exact)) (run cut-exact))")
-    return decode(graph, program, axes, extents)
+    graph.schedule("(seq (saturate (run deps-exact)) (run cut-exact) (saturate (run measure-exact)) (saturate (run starve-exact)))")
+    if any([graph.schedule(f"(run split-{c})") for c in ("exact", "real") if c in classes]):
+        graph.schedule(REPLACE)
+    return decode(graph, program, axes)

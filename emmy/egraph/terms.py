@@ -21,6 +21,8 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     inputs = {i.name for i in program.inputs}
     lines = [f"(set (Extent {a}) {n})" for a, n in program.axes]
     lines += [f"(set (Extent {a}) {n})" for a, n in sorted({(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])})]
+    axes = {a for a, _ in program.axes} | {a for own in output_axes.values() for a in own}
+    lines += [f"(set (FirstFreshAxis) {max(axes, default=-1) + 1})"]
     lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
@@ -149,7 +151,7 @@ class Region(NamedTuple):
         return {t.name: t.element for t in self.program.everything}
 
 
-def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]], extents: dict[int, int]) -> Region:
+def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> Region:
     """The classes of sort Value of a saturated graph."""
     functions = graph.engine.freeze().functions
     rows = {name: function.rows for name, function in functions.items()}
@@ -160,6 +162,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         return ids.setdefault(value, len(ids))
 
     points = _points(rows, i64, key)
+    extents = {i64(r.inputs[0]): i64(r.output) for r in rows["Extent"]}
     terms: dict[int, dict[Term, None]] = {}
     home: dict[str, int] = {}
     deps = {key(r.inputs[0]): frozenset(i64(a) for a in graph.engine.value_to_set(r.output)) for r in rows["Deps"]}

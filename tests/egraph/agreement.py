@@ -49,8 +49,8 @@ def judge(program: loop.Program, math: str, arrays: dict[str, Array], extra: Ite
     kept: list[Any] = []
     with mock.patch.object(saturate, "decode", lambda *args: kept.extend(args)), mock.patch.multiple(saturate, ROUNDS=5, NODES=4_000):
         saturate.saturate(program, math, extra)
-    graph, _, axes, extents = kept
-    court = Court(program, math == "fast", arrays, graph, axes, extents)
+    graph, _, axes = kept
+    court = Court(program, math == "fast", arrays, graph, axes)
     court.hear()
     return court.compared, graph.fired
 
@@ -58,11 +58,11 @@ def judge(program: loop.Program, math: str, arrays: dict[str, Array], extra: Ite
 class Court:
     """The frozen tables of a graph, and the values of its classes as far as they are known."""
 
-    def __init__(self, program: loop.Program, fast: bool, arrays: dict[str, Array], graph: Any,
-                 axes: dict[str, tuple[int, ...]], extents: dict[int, int]):
+    def __init__(self, program: loop.Program, fast: bool, arrays: dict[str, Array], graph: Any, axes: dict[str, tuple[int, ...]]):
         self.program, self.fast, self.engine = program, fast, graph.engine
         self.tables = graph.engine.freeze().functions
-        self.space = Space({Ax(a): n for a, n in extents.items()})
+        number = self.engine.value_to_i64
+        self.space = Space({Ax(number(r.inputs[0])): number(r.output) for r in self.tables["Extent"].rows})
         self.tensors = {i.name: arrays[i.name].astype(self.compute(i.element).numpy) for i in program.inputs}
         self.elements = {t.name: t.element.compute for t in (*program.inputs, *program.definitions)}
         self.values: dict[Key, Held] = {}
@@ -129,6 +129,7 @@ class Court:
             case "IndexDiv", [x, n]: made = x // n
             case "IndexMod", [x, n]: made = x % n
             case "IndexOfValue", [v]: made = v.value
+            case "IndexReplace", [x, a, i]: made = self.replace(x, a, i)
             case _: raise KeyError(name)
         self.compared += 1
         if key in self.indices and (made != self.indices[key]).any():
@@ -139,6 +140,7 @@ class Court:
         match name, args:
             case "End", []: made: tuple[Array, ...] = ()
             case "Coordinate", [x, rest]: made = (x, *rest)
+            case "PointReplace", [p, a, i]: made = tuple(self.replace(x, a, i) for x in p)
             case _: raise KeyError(name)
         known = self.points.setdefault(key, made)
         if len(known) != len(made) or any((x != y).any() for x, y in zip(known, made, strict=True)):
@@ -178,6 +180,7 @@ class Court:
                 return held(self.space.full(dt.value(element, bits % (1 << 8 * element.bytes))), element)
             case "IndexValue", [at]: return held(at.astype(np.int64), dt.i64)
             case "Unary" | "Binary" | "Ternary", [op, *xs]: return self.apply(op, xs, held)
+            case "Replace", [x, a, i]: return held(self.replace(x.value, a, i), x.dtype, x.scale)
             case "Sum", [op, xs]: return reduce(lambda x, y: self.apply(op, [x, y], held), xs)
             case "Round", [half, x]: return held(x.value if self.fast else convert(x.value, dt.named(half)), dt.f32, x.scale)
             case "Cast", [element, x]:
@@ -195,6 +198,13 @@ class Court:
             case "Pivot", _: return held(self.space.reduce("max", [dim], [x.value], element), x.dtype)
             case "Channel", [_, _, score, _]: return held(self.space.channel(dim, score.value, [x.value], element), x.dtype, n * x.scale)
         return held(self.space.reduce(args[0], [dim], [x.value], element), x.dtype, n * x.scale if args[0] == "add" else None)
+
+    def replace(self, x: Array, axis: int, at: Array) -> Array:
+        """`x` where the coordinate of `axis` is `at`, which does not vary along `axis`."""
+        where = [self.space.full(np.arange(n), d) for d, n in enumerate(x.shape)]
+        dim = self.space.dimension[Ax(axis)]
+        where[dim] = at if x.shape[dim] > 1 else where[dim]
+        return x[tuple(where)]
 
     def apply(self, op: str, xs: list[Held], held: Any) -> Held:
         scales = [x.scale for x in xs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -190,3 +190,19 @@ def programs(draw: Callable[..., Any], steps: int = 7, kinds: tuple[str, ...] = 
             made.pool.append(node)
     outputs = [made.pool[-1], *([made.choose(made.pool[:-1])] if len(made.pool) > 3 and draw(st.booleans()) else [])]
     return tir.Program(tuple((f"y{k}", x) for k, x in enumerate(outputs)))
+
+
+def sums() -> Iterator[tir.Program]:
+    """A sum along an axis of every kind of value that a split reduction takes in pieces."""
+    n = 4
+    x, y = tir.Input("x", (n, n), dt.f32), tir.Input("y", (n, n), dt.f32)
+    at, points = tir.Input("i_4", (n, n), dt.i64), (Pos(0), Pos(1))
+    edge = apply("lt", tir.IndexValue((n, n), Pos(0)), view(tir.Constant(dt.i64, 2), (n, n), ()))
+    weight = apply("exp", apply("sub", x, along(tir.Reduce("max", (1,), x), (n, n), (0,))))
+    floats = (apply("exp", x), apply("mul", x, y), apply("select", edge, x, y), tir.Cast(dt.f32, tir.Cast(dt.f16, x)), tir.Cast(dt.f32, tir.Round(dt.bf16, x)),
+              tir.Gather(0, (IxConst(0), Pos(1)), x, at), tir.Scan("add", 0, x), tir.Scan("add", 1, x), product(weight, y),
+              apply("div", x, along(tir.Reduce("add", (1,), weight), (n, n), (0,))), view(x, (n, n), (ix.add(ix.mul(Pos(0), -1), IxConst(n - 1)), Pos(1))))
+    whole = (apply("add", at, tir.IndexValue((n, n), place)) for place in (ix.mul(Pos(0), 3), ix.div(Pos(0), 3), ix.mod(Pos(0), 3), ix.add(*points)))
+    for value in (*floats, *whole):
+        yield tir.Program((("y", tir.Reduce("add", (0,), value)),))
+    yield tir.Program((("y", tir.Reduce("max", (0,), x)),))
