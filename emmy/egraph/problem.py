@@ -14,7 +14,6 @@ from emmy.ir.operators import OPERATORS
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
-
 RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
 
 
