@@ -14,6 +14,8 @@ from emmy.ir.operators import OPERATORS
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
+
+COMMUTATIVE = ("add", "mul", "and", "or", "xor", "eq", "ne")      # as rules/loop/normalize.egg commutes them
 RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
 
 
@@ -102,7 +104,7 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
         return ((f"class {c}", (0.05 if fused else 1.0) * inner, "work"),)
 
     members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "")
-                        for t in terms if t.kind != "Sum") for c, terms in outlined.terms.items()}
+                        for t in terms if t.kind != "Sum" and not mirrored(t)) for c, terms in outlined.terms.items()}
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
@@ -129,6 +131,11 @@ def light(outlined: Outlined) -> frozenset[int]:
             found.add(c)
             ready += (user for user, t in users.get(c, ()) if all(k in found for k in t.kids))
     return frozenset(found)
+
+
+def mirrored(t: Term) -> bool:
+    """Whether this is the second spelling of a commuted operation: it costs the same, so one is enough."""
+    return t.kind == "Binary" and t.label in COMMUTATIVE and t.kids[0] > t.kids[1]
 
 
 def body(outlined: Outlined, kernel: Kernel) -> Value:
