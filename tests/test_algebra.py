@@ -259,7 +259,8 @@ def test_a_pin_is_obeyed_though_the_rules_do_not_propose_it() -> None:
         assert schedule is not None and str(schedule.row) == pins
 
 
-@pytest.mark.parametrize("pins, reason", [("WORK=t2048", "FitsThreads"), ("WORK=t128,TILE=v8", "Divides"), ("WORK=t8x8", "no rule proposes it")])
+@pytest.mark.parametrize("pins, reason", [("WORK=t2048", "FitsThreads"), ("WORK=t128,TILE=v8", "Divides"),
+                                          ("WORK=t8x8", "no rule proposes it")])
 def test_an_illegal_pin_names_the_premise_that_fails(pins: str, reason: str) -> None:
     with pytest.raises(EmmyError, match=reason):
         _ = compile(torch.exp, of(64, 63), pins=pins).tile
@@ -267,7 +268,8 @@ def test_an_illegal_pin_names_the_premise_that_fails(pins: str, reason: str) -> 
 
 def test_a_rule_of_the_users_makes_programs_equal(tmp_path: Path) -> None:
     rules = tmp_path / "double.egg"
-    rules.write_text('(birewrite (Binary "add" x x) (Binary "mul" x (Const "f32" 1073741824)) :ruleset normalize-real :name "double")')
+    rules.write_text('(birewrite (Binary "add" x x) (Binary "mul" x (Const "f32" 1073741824))\n'
+                     '           :ruleset normalize-real :name "double")')
     x, y = of(64, 64), of(64, 64)
     doubled, added = (compile(f, x, y, rules=[rules]) for f in (lambda x, y: x * 2 + y, lambda x, y: y + (x + x)))
     assert identities(doubled) == identities(added)

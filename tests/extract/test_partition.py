@@ -17,7 +17,16 @@ def chain(work: list[float], traffic: float, launch: float, reuse: float = 1.0) 
     for k, seconds in enumerate(work):
         load = Member(f"load {names[k]}", (), ((f"load {names[k]}", traffic, "memory"),), names[k])
         members[k] = Member(f"step {k}", (k - 1,), ((f"step {k}", seconds * reuse ** (k < len(work) - 1), "work"),)), load
-    return Problem(members, {n: k for k, n in enumerate(names)}, dict.fromkeys(names, traffic), tuple(names), ("out",), frozenset(("x",)), frozenset(), launch)
+    return Problem(
+        members,
+        {n: k for k, n in enumerate(names)},
+        dict.fromkeys(names, traffic),
+        tuple(names),
+        ("out",),
+        frozenset(("x",)),
+        frozenset(),
+        launch,
+    )
 
 
 def total(problem: Problem, kernels: tuple[Kernel, ...]) -> float:
@@ -40,7 +49,7 @@ def test_a_chain_is_cut_where_brute_force_cuts_it(work: list[int], traffic: int,
         ends = [*cuts, len(work) - 1]
         starts = [0, *(c + 1 for c in cuts)]
         reads = [1.0, *(float(traffic) for _ in cuts)]
-        return sum(max(read + traffic, sum(work[a:b + 1])) + launch for a, b, read in zip(starts, ends, reads, strict=True))
+        return sum(max(read + traffic, sum(work[a : b + 1])) + launch for a, b, read in zip(starts, ends, reads, strict=True))
 
     every = [cuts for n in range(len(work)) for cuts in combinations(range(len(work) - 1), n)]
     assert abs(found.seconds - min(map(cost, every))) < 1e-9
@@ -57,18 +66,30 @@ def test_kernels_come_in_launch_order_and_read_what_was_written() -> None:
 
 def diamond(solid: bool) -> Problem:
     """out = f(t) + g(t), where t is cheap to read and dear to compute; a named score may be kept."""
-    members = {0: (Member("x", (), (("load x", 1.0, "memory"),), "x"),),
-               1: (Member("t", (0,), (("t", 40.0, "work"),)), Member("load t", (), (("load t", 1.0, "memory"),), "t")),
-               2: (Member("f", (1,), (("f", 1.0, "work"),)),), 3: (Member("g", (1,), (("g", 1.0, "work"),)),),
-               4: (Member("add", (2, 3), (("add", 1.0, "work"),)),)}
-    return Problem(members, {"t": 1, "out": 4}, {"t": 1.0, "out": 1.0}, ("t", "out"), ("out",), frozenset(("x",)), frozenset(("t",) if solid else ()), 2.0)
+    members = {
+        0: (Member("x", (), (("load x", 1.0, "memory"),), "x"),),
+        1: (Member("t", (0,), (("t", 40.0, "work"),)), Member("load t", (), (("load t", 1.0, "memory"),), "t")),
+        2: (Member("f", (1,), (("f", 1.0, "work"),)),),
+        3: (Member("g", (1,), (("g", 1.0, "work"),)),),
+        4: (Member("add", (2, 3), (("add", 1.0, "work"),)),),
+    }
+    return Problem(
+        members,
+        {"t": 1, "out": 4},
+        {"t": 1.0, "out": 1.0},
+        ("t", "out"),
+        ("out",),
+        frozenset(("x",)),
+        frozenset(("t",) if solid else ()),
+        2.0,
+    )
 
 
 def test_a_shared_value_is_paid_once() -> None:
     for solid in (False, True):
         found = search(diamond(solid), lambda k: k.floor)
         (kernel,) = found.kernels
-        assert kernel.reads == frozenset() and found.seconds == 45.0    # t, f, g, add and one launch
+        assert kernel.reads == frozenset() and found.seconds == 45.0  # t, f, g, add and one launch
 
 
 def test_rent_discourages_intermediates() -> None:

@@ -1,0 +1,40 @@
+"""A region as a partition problem: what may be kept, what is solid, and bodies back."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from emmy.egraph.canonical import canonical
+from emmy.egraph.problem import body, outline, problem
+from emmy.ir import loop_ir as loop
+from emmy.pipeline import compile
+from extract import hardware, partition
+
+GPU = hardware.for_target("sm_90a")
+
+
+def test_results_must_be_kept_and_reductions_may() -> None:
+    region = compile(lambda a, b, c: (a @ b) @ c, *(torch.empty(8, 8) for _ in range(3))).region
+    outlined = outline(region)
+    made = problem(outlined, GPU)
+    assert len(made.outputs) == 1 and set(made.named) == {"t0", *made.outputs}
+    derived = [outlined.kept[name].home for name in set(outlined.kept) - set(made.named)]
+    bodies = canonical(region, derived)
+    loads = [{v.tensor for v in loop.walk((bodies[c],)) if isinstance(v, loop.Load)} for c in derived]
+    assert {"b", "c"} in loads, "b @ c may be kept as well"
+
+
+def test_a_tensor_is_solid_if_no_kernel_gets_it_without_a_reduction() -> None:
+    region = compile(lambda x, y: (x.exp(), x.exp() * y.sum()), torch.empty(8), torch.empty(8)).region
+    made = problem(outline(region), GPU)
+    solid = {name for name in made.named if name in made.solid}
+    assert len(made.named) == 3 and len(solid) == 2 and made.outputs[0] not in solid
+
+
+def test_the_body_of_a_kernel_is_a_value_over_its_axes() -> None:
+    region = compile(lambda x: functional.rms_norm(x, (32,)), torch.empty(8, 32)).region
+    outlined = outline(region)
+    for kernel in partition.search(problem(outlined, GPU), lambda k: k.floor).kernels:
+        value = body(outlined, kernel)
+        assert loop.free_axes((value,))[value] <= set(outlined.kept[kernel.writes].axes)
