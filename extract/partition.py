@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import NamedTuple
 
-
 SMALL = 12      # tensors that a program names, for the search to start from its results alone as well
 
 
@@ -147,7 +146,8 @@ class _Search:
         return self.kernels[key]
 
     def _extract(self, writes: str, members: dict[int, tuple[Member, ...]], readable: frozenset[str]) -> Kernel | None:
-        """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts (the bits of a number) so that sharing is a union."""
+        """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts (the bits of a number) so that sharing is a
+        union."""
         root = self.problem.home[writes]
         best: dict[int, Member] = {}
         parts: dict[int, int] = {}
@@ -263,7 +263,8 @@ class _Search:
 
         none = frozenset[str]()
         out = [(frozenset((t,)), none) for t in spare]
-        out += dict.fromkeys((frozenset(few), none) for k in kernels for n in (2, 3) for few in combinations(sorted(k.reads & set(spare)), n))
+        read = [sorted(k.reads & set(spare)) for k in kernels]
+        out += dict.fromkeys((frozenset(few), none) for r in read for n in (2, 3) for few in combinations(r, n))
         out += [(none, frozenset((u,))) for u in worth(live, live, 0.0)]
         for t in spare:
             readers = [k.writes for k in kernels if t in k.reads]
