@@ -17,8 +17,8 @@ INF, NAN = math.inf, math.nan
 
 
 class Case(NamedTuple):
-    """`reports`: issues on GitHub.  `tolerance`: relative and absolute, for results that eager rounds otherwise.  `uncovered`: the operator that the
-    error must name, where Emmy does not cover one.  `writes`: the arguments afterwards count as results."""
+    """`reports`: issues on GitHub.  `tolerance`: relative and absolute, for results that eager rounds otherwise.  `uncovered`: the
+    operator that the error must name, where Emmy does not cover one.  `writes`: the arguments afterwards count as results."""
 
     reports: str
     fn: Callable[..., Any]
@@ -60,33 +60,74 @@ TIES = torch.tensor([[2.0, NAN, 9.0, NAN], [1.0, 4.0, 4.0, 0.0], [-INF, -INF, -I
 I32, F16 = torch.tensor([1, -2, 3], dtype=torch.int32), torch.tensor([1.5, -2.0, 3.0], dtype=torch.float16)
 
 CASES: dict[str, Case] = {
-    "softmax_rows_without_numbers": Case("pytorch/pytorch#131060", lambda x: (x.softmax(-1), x.log_softmax(-1), x.logsumexp(-1)), (rows_without_numbers(),)),
-    "softmax_of_a_large_product": Case("pytorch/pytorch#161150", lambda x, c: (x * c).softmax(-1), (torch.tensor([[2e13, 1e13, 3.7e13]]), torch.tensor(1 / 3))),
-    "argmax_of_nan_and_ties": Case("pytorch/pytorch#118266, #99879", lambda x: (x.argmax(-1), x.argmin(-1), x.argmax()), (TIES,)),
-    "nan_through_extrema": Case("pytorch/pytorch#93784; apache/tvm#19518",
-                                lambda x, y: (torch.maximum(x, y), torch.minimum(y, x), x.clamp(-1, 1), x.relu(), x.amax(), torch.fmax(x, y), functional.hardtanh(x)), (N, M)),
-    "floats_that_do_not_fold": Case("pytorch/pytorch#186281, #187580", lambda x: (x * 0, x - x, x / x, 0 * x + 2, torch.where(x * 0 == 0, x, 3), (x + 1e8) - 1e8), (X,)),
-    "addmm_scales": Case("pytorch/pytorch#196596, #167313", lambda c, n, a, b: (torch.addmm(n, a, b, beta=0), torch.addmm(c, a, b, alpha=2, beta=0.5).relu()),
-                         (torch.tensor([2.0, -5.0]), torch.full((2,), NAN), ramp(3, 4), ramp(4, 2))),
-    "int64_products": Case("pytorch/pytorch#175966, #183901", lambda k: (torch.arange(7) * k, (torch.arange(7) * k).sum()), (torch.tensor(3_000_000_000),)),
-    "nothing": Case("pytorch/pytorch#95370, #104937", lambda e, f, w: (e.sum(1), f.sum(1), f.prod(1), f.sum(), e.softmax(-1), e.t() + 1, e @ w, f @ e, f.any(1)),
-                    (torch.ones(0, 4), torch.ones(4, 0), torch.ones(4, 3))),
-    "scalars": Case("pytorch/pytorch#193265", lambda s: (s.cumsum(0), s.softmax(0), s.sum(), s.argmax(), s.unsqueeze(0) * 2, s.var(correction=0), s.expand(4)), (S,)),
-    "scans": Case("pytorch/pytorch#132107, #189518", lambda x, b: (x.cumsum(0), b.cumsum(0), b.cumsum(0, dtype=torch.float32)), (torch.full((70,), INF), torch.arange(70) % 3 == 0)),
+    "softmax_rows_without_numbers": Case(
+        "pytorch/pytorch#131060", lambda x: (x.softmax(-1), x.log_softmax(-1), x.logsumexp(-1)), (rows_without_numbers(),)),
+    "softmax_of_a_large_product": Case(
+        "pytorch/pytorch#161150", lambda x, c: (x * c).softmax(-1), (torch.tensor([[2e13, 1e13, 3.7e13]]), torch.tensor(1 / 3))),
+    "argmax_of_nan_and_ties": Case(
+        "pytorch/pytorch#118266, #99879", lambda x: (x.argmax(-1), x.argmin(-1), x.argmax()), (TIES,)),
+    "nan_through_extrema": Case(
+        "pytorch/pytorch#93784; apache/tvm#19518",
+        lambda x, y: (torch.maximum(x, y), torch.minimum(y, x), x.clamp(-1, 1), x.relu(), x.amax(), torch.fmax(x, y),
+                      functional.hardtanh(x)),
+        (N, M)),
+    "floats_that_do_not_fold": Case(
+        "pytorch/pytorch#186281, #187580",
+        lambda x: (x * 0, x - x, x / x, 0 * x + 2, torch.where(x * 0 == 0, x, 3), (x + 1e8) - 1e8),
+        (X,)),
+    "addmm_scales": Case(
+        "pytorch/pytorch#196596, #167313",
+        lambda c, n, a, b: (torch.addmm(n, a, b, beta=0), torch.addmm(c, a, b, alpha=2, beta=0.5).relu()),
+        (torch.tensor([2.0, -5.0]), torch.full((2,), NAN), ramp(3, 4), ramp(4, 2))),
+    "int64_products": Case(
+        "pytorch/pytorch#175966, #183901", lambda k: (torch.arange(7) * k, (torch.arange(7) * k).sum()), (torch.tensor(3_000_000_000),)),
+    "nothing": Case(
+        "pytorch/pytorch#95370, #104937",
+        lambda e, f, w: (e.sum(1), f.sum(1), f.prod(1), f.sum(), e.softmax(-1), e.t() + 1, e @ w, f @ e, f.any(1)),
+        (torch.ones(0, 4), torch.ones(4, 0), torch.ones(4, 3))),
+    "scalars": Case(
+        "pytorch/pytorch#193265",
+        lambda s: (s.cumsum(0), s.softmax(0), s.sum(), s.argmax(), s.unsqueeze(0) * 2, s.var(correction=0), s.expand(4)),
+        (S,)),
+    "scans": Case(
+        "pytorch/pytorch#132107, #189518",
+        lambda x, b: (x.cumsum(0), b.cumsum(0), b.cumsum(0, dtype=torch.float32)),
+        (torch.full((70,), INF), torch.arange(70) % 3 == 0)),
     "in_place": Case("pytorch/pytorch#198033, #198270", update_in_place, (ramp(64, 16),), writes=True),
-    "repeated_indices": Case("pytorch/pytorch#174074, #138908", add_repeatedly, (torch.zeros(5), torch.tensor([1, 1, 3])), uncovered="aten.index_put"),
-    "integer_division": Case("pytorch/pytorch#186164, #158212", lambda a, b: (a // b, a % b, torch.div(a, b, rounding_mode="trunc"), torch.fmod(a, b)), (A, B)),
-    "casts_round": Case("pytorch/pytorch#176565, #181568", lambda x, w: (x.bfloat16().float() - x, (x @ w).bfloat16().float() + x[0], x.half().float()), (ramp(8, 8, scale=0.3), ramp(8, 8))),
-    "variance_far_from_zero": Case("pytorch/pytorch#55044, #115181", lambda x, h: (x.var(-1), x.std(0), functional.layer_norm(x, (512,)), h.var(), x[:, :1].var(-1, correction=0)),
-                                   (ramp(4, 512) + 1e4, (ramp(20_000) * 200).half()), tolerance=2e-3),
-    "activations": Case("tenstorrent/tt-metal#56517", lambda x: (functional.gelu(x), functional.gelu(x, approximate="tanh"), functional.silu(x), functional.mish(x),
-                                                                 functional.softplus(x * 10)), (torch.tensor([-11.0, -3.0, -0.5, 0.0, 0.7, 2.7, 12.0]),), tolerance=1e-5),
-    "pools_at_the_edge": Case("pytorch/pytorch#100987, #94775", lambda x: (functional.max_pool2d(x, 1, 2, ceil_mode=True), functional.max_pool2d(x, 3, 2, 1, 1, True)), (ramp(1, 2, 6, 7),)),
-    "batch_norm_in_training": Case("pytorch/pytorch#95024", train_batch_norm, (ramp(3, 2, 4, 4) + 2, torch.zeros(2), torch.ones(2)), uncovered="aten.batch_norm"),
-    "promotion": Case("pytorch/pytorch#93784, #159492", lambda i, h, d: (i.sum(), (i > 1).sum(), i / 2, i * 2.5, h * d, h + i, h * 1e5, (i > 1) * h, i.prod()),
-                      (I32, F16, torch.tensor(3.0, dtype=torch.float64))),
+    "repeated_indices": Case(
+        "pytorch/pytorch#174074, #138908", add_repeatedly, (torch.zeros(5), torch.tensor([1, 1, 3])), uncovered="aten.index_put"),
+    "integer_division": Case(
+        "pytorch/pytorch#186164, #158212",
+        lambda a, b: (a // b, a % b, torch.div(a, b, rounding_mode="trunc"), torch.fmod(a, b)),
+        (A, B)),
+    "casts_round": Case(
+        "pytorch/pytorch#176565, #181568",
+        lambda x, w: (x.bfloat16().float() - x, (x @ w).bfloat16().float() + x[0], x.half().float()),
+        (ramp(8, 8, scale=0.3), ramp(8, 8))),
+    "variance_far_from_zero": Case(
+        "pytorch/pytorch#55044, #115181",
+        lambda x, h: (x.var(-1), x.std(0), functional.layer_norm(x, (512,)), h.var(), x[:, :1].var(-1, correction=0)),
+        (ramp(4, 512) + 1e4, (ramp(20_000) * 200).half()), tolerance=2e-3),
+    "activations": Case(
+        "tenstorrent/tt-metal#56517",
+        lambda x: (functional.gelu(x), functional.gelu(x, approximate="tanh"), functional.silu(x), functional.mish(x),
+                   functional.softplus(x * 10)),
+        (torch.tensor([-11.0, -3.0, -0.5, 0.0, 0.7, 2.7, 12.0]),), tolerance=1e-5),
+    "pools_at_the_edge": Case(
+        "pytorch/pytorch#100987, #94775",
+        lambda x: (functional.max_pool2d(x, 1, 2, ceil_mode=True), functional.max_pool2d(x, 3, 2, 1, 1, True)),
+        (ramp(1, 2, 6, 7),)),
+    "batch_norm_in_training": Case(
+        "pytorch/pytorch#95024", train_batch_norm, (ramp(3, 2, 4, 4) + 2, torch.zeros(2), torch.ones(2)), uncovered="aten.batch_norm"),
+    "promotion": Case(
+        "pytorch/pytorch#93784, #159492",
+        lambda i, h, d: (i.sum(), (i > 1).sum(), i / 2, i * 2.5, h * d, h + i, h * 1e5, (i > 1) * h, i.prod()),
+        (I32, F16, torch.tensor(3.0, dtype=torch.float64))),
     "unsigned": Case("pytorch/pytorch#159492", lambda i: i.to(torch.uint8) - 2, (I32,), uncovered="uint8"),
-    "strides": Case("pytorch/pytorch#116433, #197815", lambda x, y: (x.t() * 2, x.unsqueeze(1) + y, torch.zeros_like(x.t()), (x - 1).view(-1, 1, 3)), (ramp(2, 6), ramp(1, 4, 1))),
+    "strides": Case(
+        "pytorch/pytorch#116433, #197815",
+        lambda x, y: (x.t() * 2, x.unsqueeze(1) + y, torch.zeros_like(x.t()), (x - 1).view(-1, 1, 3)),
+        (ramp(2, 6), ramp(1, 4, 1))),
     "sorting": Case("pytorch/pytorch#93784", lambda x: x.sort(-1).values, (TIES,), uncovered="aten.sort"),
 }
 
@@ -99,7 +140,8 @@ class Llama(nn.Module):
         self.heads = heads
         self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.gate, self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(self.before(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)

@@ -15,16 +15,29 @@ from torch.nn import functional
 EXTENTS = (1, 2, 3, 5, 32, 33)
 LARGEST, STEEPEST = 4_000, 1e3      # elements of a tensor; size of a value
 DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64)
-UNARY = ("{x}.tanh()", "{x}.sigmoid()", "{x}.sin()", "-{x}", "{x}.abs()", "{x}.relu()", "{x} * 0.5 + 1", "F.gelu({x})", "1 / ({x} * {x} + 1)", "{x} - {x}.detach() * 2",
-         "(-{x} * {x}).exp()", "(1 + {x}.abs()).log()", "{x}.clamp(-1, 2)", "F.silu({x})", "({x} + {x}) + {x}")
-BINARY = ("{x} + {y}", "{x} - {y}", "{x} * {y}", "torch.maximum({x}, {y})", "torch.minimum({x}, {y})", "{x} / (1 + {y} * {y})", "torch.where({m}, {x}, {y})")
-ALONG = ("{x}.sum({d})", "{x}.mean({d})", "{x}.amax({d}, keepdim=True)", "{x}.sum({d}, keepdim=True)", "{x}.softmax({d})", "{x}.cumsum({d}) * 0.1", "{x}.flip({d})",
-         "{x}.unsqueeze({d})", "{x}.narrow({d}, {n} // 2, ({n} + 1) // 2)", "{x}.log_softmax({d})", "{x}.logsumexp({d})", "torch.cat([{x}, {x} * 2], {d})", "{x}.roll(1, {d})",
-         "{x}.transpose({d}, -1)", "{x}.transpose({d}, -1)", "{x}.var({d}, correction=0)", "{x}.amin({d})", "{x}.index_select({d}, torch.tensor([{n} - 1, 0]))")
-WHOLE = ("{x}.reshape(-1)", "{x}.sum()", "F.layer_norm({x}, {x}.shape[-1:])", "F.rms_norm({x}, {x}.shape[-1:], eps=1e-3)", "{x}.t() if {x}.dim() < 3 else {x}.mT",
-         "{x}.tril() if {x}.dim() > 1 else {x}", "{x}[..., ::2]", "{x}.bfloat16().to({x}.dtype)")
-INTEGER = ("{i} + {j}", "{i} * {j}", "{i} // ({j} * {j} + 1)", "{i} % 3", "{i}.sum()", "{i}.amax()", "{i}.abs() - 2", "({i} > {j}).sum(0)", "torch.maximum({i}, {j})", "{i}.clamp(-2, 2)",
-           "({i} == {j}) | ({i} > 0)", "{i}.cumsum(0)", "{i}.argmax(0)")
+UNARY = (
+    "{x}.tanh()", "{x}.sigmoid()", "{x}.sin()", "-{x}", "{x}.abs()", "{x}.relu()", "{x} * 0.5 + 1", "F.gelu({x})",
+    "1 / ({x} * {x} + 1)", "{x} - {x}.detach() * 2", "(-{x} * {x}).exp()", "(1 + {x}.abs()).log()", "{x}.clamp(-1, 2)", "F.silu({x})",
+    "({x} + {x}) + {x}",
+)
+BINARY = (
+    "{x} + {y}", "{x} - {y}", "{x} * {y}", "torch.maximum({x}, {y})", "torch.minimum({x}, {y})", "{x} / (1 + {y} * {y})",
+    "torch.where({m}, {x}, {y})",
+)
+ALONG = (
+    "{x}.sum({d})", "{x}.mean({d})", "{x}.amax({d}, keepdim=True)", "{x}.sum({d}, keepdim=True)", "{x}.softmax({d})",
+    "{x}.cumsum({d}) * 0.1", "{x}.flip({d})", "{x}.unsqueeze({d})", "{x}.narrow({d}, {n} // 2, ({n} + 1) // 2)",
+    "{x}.log_softmax({d})", "{x}.logsumexp({d})", "torch.cat([{x}, {x} * 2], {d})", "{x}.roll(1, {d})", "{x}.transpose({d}, -1)",
+    "{x}.transpose({d}, -1)", "{x}.var({d}, correction=0)", "{x}.amin({d})", "{x}.index_select({d}, torch.tensor([{n} - 1, 0]))",
+)
+WHOLE = (
+    "{x}.reshape(-1)", "{x}.sum()", "F.layer_norm({x}, {x}.shape[-1:])", "F.rms_norm({x}, {x}.shape[-1:], eps=1e-3)",
+    "{x}.t() if {x}.dim() < 3 else {x}.mT", "{x}.tril() if {x}.dim() > 1 else {x}", "{x}[..., ::2]", "{x}.bfloat16().to({x}.dtype)",
+)
+INTEGER = (
+    "{i} + {j}", "{i} * {j}", "{i} // ({j} * {j} + 1)", "{i} % 3", "{i}.sum()", "{i}.amax()", "{i}.abs() - 2", "({i} > {j}).sum(0)",
+    "torch.maximum({i}, {j})", "{i}.clamp(-2, 2)", "({i} == {j}) | ({i} > 0)", "{i}.cumsum(0)", "{i}.argmax(0)",
+)
 
 
 class Source(NamedTuple):

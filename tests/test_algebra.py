@@ -195,7 +195,8 @@ def test_a_pin_is_obeyed_though_the_rules_do_not_propose_it() -> None:
         assert schedule is not None and str(schedule.row) == pins
 
 
-@pytest.mark.parametrize("pins, reason", [("WORK=t2048", "FitsThreads"), ("WORK=t128,TILE=v8", "Divides"), ("WORK=t8x8", "no rule proposes it")])
+@pytest.mark.parametrize("pins, reason", [
+    ("WORK=t2048", "FitsThreads"), ("WORK=t128,TILE=v8", "Divides"), ("WORK=t8x8", "no rule proposes it")])
 def test_an_illegal_pin_names_the_premise_that_fails(pins: str, reason: str) -> None:
     with pytest.raises(EmmyError, match=reason):
         _ = compile(torch.exp, of(64, 63), pins=pins).tile

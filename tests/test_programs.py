@@ -154,5 +154,6 @@ def test_compiling_is_deterministic_across_processes() -> None:
     wanted = [fingerprint(compiled(name, "f32", 37)) for name in DIVERSE]
     for seed in "1", "2":
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", FINGERPRINT, *DIVERSE], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        command = [sys.executable, "-c", FINGERPRINT, *DIVERSE]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.split() == wanted

@@ -35,7 +35,7 @@ def check(source: Source, math: str) -> None:
     position = [program.plan.outputs.index(name) for name in outputs]
     coarse = max((tolerance(program.plan.buffer(name).element) for name in program.plan.outputs), default=0.0)
     for stage, results in stages.items():
-        by_name = dict(zip(outputs, results, strict=True)) if stage in ("tile", "kernel") else dict(zip(program.plan.outputs, results, strict=True))
+        by_name = dict(zip(outputs if stage in ("tile", "kernel") else program.plan.outputs, results, strict=True))
         for k, name in zip(position, outputs, strict=True):
             found, floating = compare(by_name[name], exact[k]), program.plan.buffer(name).element.kind == "float"
             allowed = 2 * compare(eager[k], exact[k]).max_abs + (10 * coarse * source.scale ** 2 if floating else 0)

@@ -12,7 +12,8 @@ import torch
 from emmy.pipeline import compile
 from tests.test_programs import assert_accurate
 
-X, Y, I = torch.linspace(-2, 2, 165).reshape(5, 33), torch.linspace(1, 3, 165).reshape(5, 33).flip(1), torch.arange(-14, 14).reshape(4, 7)
+X, Y = torch.linspace(-2, 2, 165).reshape(5, 33), torch.linspace(1, 3, 165).reshape(5, 33).flip(1)
+INTEGERS = torch.arange(-14, 14).reshape(4, 7)
 
 
 def repeated(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -40,9 +41,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "chain": (chain, (X, Y)),
     "wide": (wide, (X,)),
     "long": (lambda x: [x := x + k for k in range(200)][-1], (X,)),
-    "integers": (lambda i: (i * 3 - 1, i // 2, i % 3, i.sum(), i.amax(0), i > 2, (i > 0) & (i < 5), i @ i.t()), (I,)),
+    "integers": (lambda i: (i * 3 - 1, i // 2, i % 3, i.sum(), i.amax(0), i > 2, (i > 0) & (i < 5), i @ i.t()), (INTEGERS,)),
     "double": (lambda x, y: (x @ y.t()).softmax(-1) @ y, (X.double(), Y.double())),
-    "gathered": (lambda x, i: x[i % 5].sum(1).softmax(-1), (X, I)),
+    "gathered": (lambda x, i: x[i % 5].sum(1).softmax(-1), (X, INTEGERS)),
     "scans": (lambda x: (x.cumsum(1).softmax(-1), x.flip(1).cumsum(1).flip(1) * x), (X,)),
 }
 

@@ -17,7 +17,8 @@ def chain(work: list[float], traffic: float, launch: float, reuse: float = 1.0) 
     for k, seconds in enumerate(work):
         load = Member(f"load {names[k]}", (), ((f"load {names[k]}", traffic, "memory"),), names[k])
         members[k] = Member(f"step {k}", (k - 1,), ((f"step {k}", seconds * reuse ** (k < len(work) - 1), "work"),)), load
-    return Problem(members, {n: k for k, n in enumerate(names)}, dict.fromkeys(names, traffic), tuple(names), ("out",), frozenset(("x",)), frozenset(), launch)
+    home, bytes_ = {n: k for k, n in enumerate(names)}, dict.fromkeys(names, traffic)
+    return Problem(members, home, bytes_, tuple(names), ("out",), frozenset(("x",)), frozenset(), launch)
 
 
 def total(problem: Problem, kernels: tuple[Kernel, ...]) -> float:
@@ -61,7 +62,8 @@ def diamond(solid: bool) -> Problem:
                1: (Member("t", (0,), (("t", 40.0, "work"),)), Member("load t", (), (("load t", 1.0, "memory"),), "t")),
                2: (Member("f", (1,), (("f", 1.0, "work"),)),), 3: (Member("g", (1,), (("g", 1.0, "work"),)),),
                4: (Member("add", (2, 3), (("add", 1.0, "work"),)),)}
-    return Problem(members, {"t": 1, "out": 4}, {"t": 1.0, "out": 1.0}, ("t", "out"), ("out",), frozenset(("x",)), frozenset(("t",) if solid else ()), 2.0)
+    return Problem(members, {"t": 1, "out": 4}, {"t": 1.0, "out": 1.0}, ("t", "out"), ("out",), frozenset(("x",)),
+                   frozenset(("t",) if solid else ()), 2.0)
 
 
 def test_a_shared_value_is_paid_once() -> None:
