@@ -82,7 +82,8 @@ def main(
     worker = Worker(synchronize)
     try:
         date = datetime.date.today().isoformat()
-        result: Row = {**worker.call(machine, timeout=timeout), "commit": revision or commit(), "date": date, "compile_mode": compile_mode, "rows": []}
+        conditions = worker.call(machine, timeout=timeout)
+        result: Row = {**conditions, "commit": revision or commit(), "date": date, "compile_mode": compile_mode, "rows": []}
         rates = Rates(*(result[name] for name in Rates._fields))
         output.parent.mkdir(parents=True, exist_ok=True)
         for row in track(measure_all(paths, worker, rates, mode, repeats, time_budget, timeout), "measuring", len(paths), console=CONSOLE):

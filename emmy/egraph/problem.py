@@ -14,7 +14,6 @@ from emmy.ir.operators import OPERATORS
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
-
 COMMUTATIVE = ("add", "mul", "and", "or", "xor", "eq", "ne")      # as rules/loop/normalize.egg commutes them
 RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
 
@@ -102,7 +101,8 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
             case "Pivot": return ((f"pivot {carrier}", 0.9 * inner, "work"),)
             case "Channel":
                 both = size(region.deps[t.kids[0]] | region.deps[t.kids[1]] | {t.axis}) * slot
-                return (f"pivot {carrier}", 0.9 * inner, "work"), (f"weight {carrier}", 8.9 * inner, "work"), (f"class {c}", 0.95 * both, "work")
+                shared = (f"pivot {carrier}", 0.9 * inner, "work"), (f"weight {carrier}", 8.9 * inner, "work")
+                return *shared, (f"class {c}", 0.95 * both, "work")
         fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
         return ((f"class {c}", (0.05 if fused else 1.0) * inner, "work"),)
 
@@ -113,7 +113,8 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     named = tuple(d.name for d in region.program.definitions)
     cheap = light(outlined)
     solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
-    return Problem(members, {n: k.home for n, k in outlined.kept.items()}, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT)
+    home = {n: k.home for n, k in outlined.kept.items()}
+    return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT)
 
 
 def light(outlined: Outlined) -> frozenset[int]:

@@ -20,13 +20,16 @@ from emmy.lower.tile_to_kernel.scalar import stride, vectorises
 PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
             "FitsRegisters": "more registers than the register file holds",
-            "Divides": "its width does not divide the axis it runs along or is too wide for its elements, its threads do not share out its tile, or its tile is no multiple of an instruction"}
+            "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
+                       "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
          "TwistForm": "twist"}
+HALVES = (dt.bf16, dt.f16)
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
 
 
-def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
+def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
+              extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
     """Every legal schedule of `kernel` on `target` ("sm_90a", …), in a fixed order.
 
     `pins` fixes fields ("WORK=t256,TILE=v4"); EmmyError if no legal row has them, naming the premise that fails.
@@ -68,7 +71,8 @@ def options(pins: tile.Row) -> list[str]:
 
 def matches(row: tile.Row, pins: tile.Row) -> bool:
     """Whether `row` has every field that `pins` gives."""
-    return all(not want or want == have for want, have in ((pins.work, row.work), (pins.tile, row.tile), (pins.reduce, row.reduce), (pins.stage, row.stage)))
+    fields = (pins.work, row.work), (pins.tile, row.tile), (pins.reduce, row.reduce), (pins.stage, row.stage)
+    return all(not want or want == have for want, have in fields)
 
 
 def why_not(read: _Reader, wanted: tile.Row, legal: Iterable[tile.Schedule]) -> str:
@@ -91,11 +95,13 @@ def facts(kernel: tile.Kernel) -> list[str]:
     span = frozenset[int]().union(*(f.span for f in kernel.folds if f.span <= outs))
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
-    out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})", f"(Elements {prod(n for _, n in kernel.axes)})",
-            f"(OutputBytes {kernel.output.element.bytes})", f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
+    out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})",
+            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {kernel.output.element.bytes})",
+            f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
             f"(set (StateBytes) {sum(x.dtype.bytes for f in kernel.folds if f.name in top for x in f.lifts)})",
-            f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})", f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
+            f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
+            f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
     out += load_facts(kernel, free)
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
@@ -104,14 +110,15 @@ def facts(kernel: tile.Kernel) -> list[str]:
         out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
         out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
-                *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in (dt.bf16, dt.f16) if half_valued(x, half))]
+                *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in HALVES if half_valued(x, half))]
         out += [f'(set (ComputedOperands "{f.name}") {0 if len(parts) == 2 and all(in_runs(kernel, x) for x in parts) else 1})']
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
-            out += [f'(HalfChannels "{f.name}" "{half}")' for half in (dt.bf16, dt.f16) if all(half_valued(x, half) for x in wide)]
+            out += [f'(HalfChannels "{f.name}" "{half}")' for half in HALVES if all(half_valued(x, half) for x in wide)]
             depth = max((kernel.extents[g.axis] for g in kernel.folds if g.name in reads), default=0)
-            out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})', f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
+            out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})',
+                    f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
                     f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
     return out
 
@@ -156,7 +163,7 @@ def computed_from(v: Value, half: DType) -> bool:
 
 def in_runs(kernel: tile.Kernel, v: Value) -> bool:
     """Whether `v` is a load of halves that lie in aligned runs of 8 along some axis: 16 bytes, which one asynchronous copy moves."""
-    load = next(filter(None, (load_of(v, half) for half in (dt.bf16, dt.f16))), None)
+    load = next(filter(None, (load_of(v, half) for half in HALVES)), None)
     tensor = next((t for t in kernel.tensors if load and t.name == load.tensor), None)
     if load is None or tensor is None:
         return False

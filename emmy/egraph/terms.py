@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from emmy.egraph.rulebook import EGraph
@@ -15,12 +15,15 @@ from emmy.ir.index import Ix
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 
+SCALED: dict[str, Callable[[Ix, int], Ix]] = {"IndexMul": ix.IxMul, "IndexDiv": ix.IxDiv, "IndexMod": ix.IxMod}
+
 
 def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> str:
     """Facts and terms of a region: extents, definitions, and each definition's element at its output axes."""
     inputs = {i.name for i in program.inputs}
     lines = [f"(set (Extent {a}) {n})" for a, n in program.axes]
-    lines += [f"(set (Extent {a}) {n})" for a, n in sorted({(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])})]
+    extents = {(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])}
+    lines += [f"(set (Extent {a}) {n})" for a, n in sorted(extents)]
     axes = {a for a, _ in program.axes} | {a for own in output_axes.values() for a in own}
     lines += [f"(set (FirstFreshAxis) {max(axes, default=-1) + 1})"]
     lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
@@ -199,7 +202,8 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
     for r in rows["Scan"]:
         put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
-    return Region(program, extents, output_axes, ordered, deps, home, frozenset(key(r.inputs[0]) for r in rows["MayKeep"]), dict(graph.fired))
+    keepable = frozenset(key(r.inputs[0]) for r in rows["MayKeep"])
+    return Region(program, extents, output_axes, ordered, deps, home, keepable, dict(graph.fired))
 
 
 class _DepsOf(dict[Value, frozenset[int]]):
@@ -217,7 +221,8 @@ class _DepsOf(dict[Value, frozenset[int]]):
 def _points(rows: dict[str, Any], i64: Any, key: Any) -> dict[Any, Any]:
     """The smallest index term of each class of Index, and each Point as a tuple of them."""
     best: dict[Any, tuple[tuple[int, str], Ix]] = {}
-    pending = [(make, r) for make in ("Axis", "IndexConst", "IndexAdd", "IndexMul", "IndexDiv", "IndexMod", "IndexOfValue") for r in rows[make]]
+    makes = ("Axis", "IndexConst", "IndexAdd", *SCALED, "IndexOfValue")
+    pending = [(make, r) for make in makes for r in rows[make]]
     changed = True
     while changed:
         changed = False
@@ -228,7 +233,7 @@ def _points(rows: dict[str, Any], i64: Any, key: Any) -> dict[Any, Any]:
                 case "IndexConst": made = ix.IxConst(i64(r.inputs[0]))
                 case "IndexOfValue": made = IxOf(ClassValue(key(r.inputs[0])))
                 case "IndexAdd": made = ix.IxAdd(kids[0][1], kids[1][1]) if kids[0] and kids[1] else None
-                case _: made = {"IndexMul": ix.IxMul, "IndexDiv": ix.IxDiv, "IndexMod": ix.IxMod}[make](kids[0][1], i64(r.inputs[1])) if kids[0] else None
+                case _: made = SCALED[make](kids[0][1], i64(r.inputs[1])) if kids[0] else None
             if made is None:
                 continue
             size = 1 + sum(k[0][0] for k in kids if k)

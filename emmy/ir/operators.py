@@ -34,7 +34,8 @@ def _truncdiv(x: Any, y: Any) -> Any:
 
 
 class Operator(NamedTuple):
-    """A scalar operator.  `result`: "same" as its last operand, or "bool".  `kinds`: operand kinds it takes.  `flops`: cost in fp32 multiply or add slots."""
+    """A scalar operator.  `result`: "same" as its last operand, or "bool".  `kinds`: operand kinds it takes.  `flops`: cost in fp32
+    multiply or add slots."""
 
     name: str
     arity: int

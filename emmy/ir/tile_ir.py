@@ -105,7 +105,8 @@ class Schedule(Node):
     """A row, and the form that realises it: "map", "transpose", "fold", "cross", "contraction" or "twist", with its axes.
 
     transpose: tiles of one axis that loads are contiguous along (`rows`) by the output's last (`columns`), at each point of `batch`.
-    cross: lanes run along the axis `rows`, and before it `batch`, and over `columns` after folding.  fold: `rows` are the axes a block (or warp) holds one point of, `columns` those it runs over after folding.
+    cross: lanes run along the axis `rows`, and before it `batch`, and over `columns` after folding.
+    fold: `rows` are the axes a block (or warp) holds one point of, `columns` those it runs over after folding.
     contraction: tiles of `rows` by `columns`, one grid layer a point of `batch`.  twist: the same, its score tile over
     (rows, the fold's axis).
     """

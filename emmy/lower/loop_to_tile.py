@@ -14,7 +14,8 @@ from emmy.ir.loop_ir import IxOf, Value
 Carrier = tuple[str, int, Value, int]      # recipe, axis, score, pass
 
 
-def kernel(name: str, body: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int], tensors: dict[str, tile.Tensor]) -> tile.Kernel:
+def kernel(name: str, body: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int],
+           tensors: dict[str, tile.Tensor]) -> tile.Kernel:
     """The fold tree that computes `output` at every point of `axes` by `body`; `tensors` are those a body may load."""
     order = loop.walk((body,))
     free = loop.free_axes((body,))
@@ -23,8 +24,10 @@ def kernel(name: str, body: Value, output: tile.Tensor, axes: tuple[int, ...], e
     for v in order:
         if isinstance(v, loop.Channel | loop.Pivot):
             # a channel whose value reads the carrier's own results comes a pass later
-            below = [home[w][3] for w in loop.walk((v.x,)) if w in home and home[w][:3] == (v.recipe, v.axis, v.score)] if isinstance(v, loop.Channel) else []
-            home[v] = v.recipe, v.axis, v.score, 1 + max(below, default=-1)
+            carrier = v.recipe, v.axis, v.score
+            inside = loop.walk((v.x,)) if isinstance(v, loop.Channel) else ()
+            below = [home[w][3] for w in inside if w in home and home[w][:3] == carrier]
+            home[v] = *carrier, 1 + max(below, default=-1)
             carriers.setdefault(home[v], [])
             if isinstance(v, loop.Channel):
                 carriers[home[v]].append(v)

@@ -129,7 +129,10 @@ class _Body:
         return len(self.extents) - 1
 
     def simple(self, x: Ix) -> Ix:
-        return ix.simplify(x, lambda leaf: self.extents[leaf.a] if isinstance(leaf, Ax) else self.root.shape[leaf.k] if isinstance(leaf, Pos) else 1 << 62)
+        def extent(leaf: Ix) -> int:
+            return self.extents[leaf.a] if isinstance(leaf, Ax) else self.root.shape[leaf.k] if isinstance(leaf, Pos) else 1 << 62
+
+        return ix.simplify(x, extent)
 
 
 def _assign_axes(bodies: list[tuple[str, tensor.Tensor, Value]], extents: dict[int, int]) -> dict[int, int]:
@@ -159,7 +162,8 @@ def _assign_axes(bodies: list[tuple[str, tensor.Tensor, Value]], extents: dict[i
         free = loop.free_axes((body,))
         positions = _positions(body)
 
-        def outside(v: Value, name: str = name, free: dict[Value, frozenset[int]] = free, positions: dict[Value, frozenset[int]] = positions) -> frozenset[int]:
+        def outside(v: Value, name: str = name, free: dict[Value, frozenset[int]] = free,
+                    positions: dict[Value, frozenset[int]] = positions) -> frozenset[int]:
             return frozenset(final[a] for a in free[v]).union(*(reach[name, k] for k in positions[v]))
 
         for v in reversed(loop.walk((body,))):       # users first: enclosing reductions are settled
@@ -198,7 +202,10 @@ def rename(body: Value, axis: dict[int, int], tensors: dict[str, str] | None = N
     made: dict[Value, Value] = {}
 
     def at(x: Ix) -> Ix:
-        return ix.substitute(x, lambda leaf: Ax(axis.get(leaf.a, leaf.a)) if isinstance(leaf, Ax) else IxOf(made[leaf.value]) if isinstance(leaf, IxOf) else leaf)
+        def renamed(leaf: Ix) -> Ix:
+            return Ax(axis.get(leaf.a, leaf.a)) if isinstance(leaf, Ax) else IxOf(made[leaf.value]) if isinstance(leaf, IxOf) else leaf
+
+        return ix.substitute(x, renamed)
 
     for v in loop.walk((body,)):
         match v:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
 from emmy.ir import tile_ir as tile
@@ -49,5 +48,6 @@ def launch(kernel: object, tiled: tile.Kernel, program: Program) -> Launch:
 
     assert isinstance(kernel, Kernel) and tiled.schedule is not None
     scheduled = program.choice.scheduled[tiled.name]
-    return Launch(kernel.name, tuple(t.name for t in (*tiled.tensors, tiled.output)), kernel.grid, kernel.block, kernel.dynamic_shared_bytes,
-                  scheduled.identity, str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6)
+    arguments = tuple(t.name for t in (*tiled.tensors, tiled.output))
+    return Launch(kernel.name, arguments, kernel.grid, kernel.block, kernel.dynamic_shared_bytes, scheduled.identity,
+                  str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6)

@@ -22,7 +22,8 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
     """The program's results on the device its tensors are on, in the order and number the captured function returns them."""
     plan = program.plan
     if len(tensors) != len(plan.inputs):
-        raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}", "pass those it was compiled with")
+        raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}",
+                        "pass those it was compiled with")
     if tensors and getattr(tensors[0], "is_cuda", False):
         results = on_gpu(program)(*tensors)
     else:
@@ -40,7 +41,8 @@ def restride(x: Any, strides: Sequence[int]) -> Any:
         return x
     import torch
 
-    shape = [1 if step == 0 else n for n, step in zip(x.shape, strides, strict=True)]      # of a dimension that eager expands, one element is kept
+    # of a dimension that eager expands, one element is kept
+    shape = [1 if step == 0 else n for n, step in zip(x.shape, strides, strict=True)]
     kept = torch.empty_strided(shape, tuple(strides), dtype=x.dtype, device=x.device)
     return kept.copy_(x[tuple(slice(n) for n in shape)]).expand(x.shape)
 
@@ -49,7 +51,8 @@ def check(buffer: Any, x: Any) -> None:
     """EmmyError unless the tensor is what the program was compiled for."""
     shape, dtype = tuple(x.shape), str(x.dtype).removeprefix("torch.")
     if shape != buffer.shape or dtype != buffer.element.torch_name:
-        raise EmmyError(f"argument {buffer.name} is {dtype}{list(shape)}; the program was compiled for {buffer.element.torch_name}{list(buffer.shape)}",
+        wanted = f"{buffer.element.torch_name}{list(buffer.shape)}"
+        raise EmmyError(f"argument {buffer.name} is {dtype}{list(shape)}; the program was compiled for {wanted}",
                         "compile again for this shape and dtype")
 
 

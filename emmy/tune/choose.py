@@ -33,7 +33,8 @@ class Choice(NamedTuple):
 
 
 def choose(region: Region, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> Choice:
-    """The program of least predicted time on the GPU of `target`.  `pins` fixes row fields wherever a kernel has such a row; EmmyError if none has."""
+    """The program of least predicted time on the GPU of `target`.  `pins` fixes row fields wherever a kernel has such a row; EmmyError
+    if none has."""
     gpu = hardware.for_target(target)
     extra = tuple(extra)
     outlined = outline(region)
@@ -68,7 +69,8 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
     return Choice(program, scheduled)
 
 
-def best(kernel: tile.Kernel, identity: str, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> Scheduled:
+def best(kernel: tile.Kernel, identity: str, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...],
+         gpu: hardware.Hardware) -> Scheduled:
     """The kernel with the row of least predicted time; ties go to the first spelling."""
     legal = schedules(kernel, target, math, pins, extra)
     census = Census(kernel)
@@ -77,7 +79,8 @@ def best(kernel: tile.Kernel, identity: str, target: str, math: str, pins: str, 
     return Scheduled(kernel.replace(schedule=legal[k]), seconds, identity)
 
 
-def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> list[Scheduled]:
+def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tuple[tuple[str, str], ...],
+           gpu: hardware.Hardware) -> list[Scheduled]:
     """The kernels with the pinned fields in each that has such a row.  EmmyError with the first kernel's reason if none has."""
     wanted = tile.parse_row(pins)
     out, problems = [], []

@@ -43,7 +43,8 @@ class Census:
 
     @cache  # noqa: B019  a census lives as long as the choice of one kernel's row
     def slots(self, roots: tuple[Value, ...], *always: int) -> float:
-        """Instruction slots of all threads for `roots`, each value once for each setting of its axes and of `always`; folds below are not entered."""
+        """Instruction slots of all threads for `roots`, each value once for each setting of its axes and of `always`; folds below are
+        not entered."""
         return sum(slots(v) * self.size(self.free[v] | set(always)) for v in loop.walk(roots))
 
     @cache  # noqa: B019
@@ -89,14 +90,16 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
 
 
 def operations(kernel: tile.Kernel) -> float:
-    """Scalar operations of the kernel's form, each value once for each setting of its axes, a multiply-add as two: the work no schedule avoids."""
+    """Scalar operations of the kernel's form, each value once for each setting of its axes, a multiply-add as two: the work that no
+    schedule avoids."""
     census = Census(kernel)
     combining = sum(max(fold_slots(census, f), census.size(f.span | {f.axis})) for f in kernel.folds)
     return census.slots((kernel.result,)) + sum(census.slots(f.lifts) for f in kernel.folds) + combining
 
 
 def fold_slots(census: Census, f: tile.Fold) -> float:
-    """Slots of combining: one an element for a reduce (none where a product precedes a sum: they are one multiply-add), more for a twist."""
+    """Slots of combining: one an element for a reduce (none where a product precedes a sum: they are one multiply-add), more for a
+    twist."""
     n = census.size(f.span | {f.axis})
     if f.kind == "twist":
         score = census.size(census.free[f.lifts[0]] | {f.axis})
@@ -125,8 +128,8 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
     l1 = sum(n * census.sectors(v, lane, width) for v, n in loads)
     blocks = ceil(elements / width / schedule.row.threads)
     strided = sum(n * census.sectors(v, lane, width) for v, n in loads if census.stride(v, lane) not in (0, 1))
-    return Features(census.dram, census.dram + strided / 2, 0, 0, l1, work, 0, max(blocks, 1), schedule.row.threads, 16 + 2 * width, 0, steps, 0,
-                    in_flight(census, width) * max(len(loads), 1))
+    return Features(census.dram, census.dram + strided / 2, 0, 0, l1, work, 0, max(blocks, 1), schedule.row.threads, 16 + 2 * width, 0,
+                    steps, 0, in_flight(census, width) * max(len(loads), 1))
 
 
 def in_flight(census: Census, width: int) -> float:
@@ -170,8 +173,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
     registers = 24 + 2 * width + (len(held) * runs * width if held else 0)
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
-    return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024, steps, joins,
-                    in_flight(census, width) * (min(runs, 4) if held else 1))
+    return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,
+                    steps, joins, in_flight(census, width) * (min(runs, 4) if held else 1))
 
 
 def _transpose(census: Census, schedule: tile.Schedule) -> Features:
@@ -294,8 +297,8 @@ def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
     work = scores * (28 + sum(map(slots, loop.walk(outer.lifts[:1])))) + 16 * scores * d / 2048 + staged + blocks * high * rounds * c
     flight = 2 * (stages - 1) * keys * d / (32 * p)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p,
-                    48 + 6 * fm * fn + fm * c // 2 + c // 4, 2 * (high * d // 2 + stages * keys * d), 0.6 * rounds / (stages - 1), rounds * 0.2,
-                    flight, 2 * scores * d)
+                    48 + 6 * fm * fn + fm * c // 2 + c // 4, 2 * (high * d // 2 + stages * keys * d),
+                    0.6 * rounds / (stages - 1), rounds * 0.2, flight, 2 * scores * d)
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:
@@ -312,11 +315,14 @@ def _twist(census: Census, schedule: tile.Schedule) -> Features:
     key_tiles = ceil(j / (q * fn))
     scores = blocks * p * fm * key_tiles * q * fn
     columns = ceil(c / q) * q
-    work = 0.92 * scores * ((d + columns) * atom(schedule.row) + 14 + sum(map(slots, loop.walk(outer.lifts[:1])))) + blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * 5
+    brought = d * (p * fm + q * fn) + q * fn * c                    # elements that a block brings to shared memory for a tile of keys
+    a_score = (d + columns) * atom(schedule.row) + 14 + sum(map(slots, loop.walk(outer.lifts[:1])))
+    work = 0.92 * scores * a_score + blocks * key_tiles * brought * 5
     shared = scores * (d * (1 / fm + 1 / fn) + columns * (1 / fm + 1 / ceil(c / q))) * 0.5
-    staged = blocks * key_tiles * (d * (p * fm + q * fn) + q * fn * c) * max((t.element.bytes for t in kernel.tensors), default=4)
+    staged = blocks * key_tiles * brought * max((t.element.bytes for t in kernel.tensors), default=4)
     bytes_ = 4 * (len(inner) * depth * (8 + p * fm + q * fn) + p * fm * (4 + q * fn) + q * fn * (4 + c))
-    return Features(census.dram, max(census.dram, staged), 0, 0, staged, work, shared, blocks, p * q, 50 + fm * fn + fm * ceil(c / q) + 2 * (fm + fn), bytes_,
+    registers = 50 + fm * fn + fm * ceil(c / q) + 2 * (fm + fn)
+    return Features(census.dram, max(census.dram, staged), 0, 0, staged, work, shared, blocks, p * q, registers, bytes_,
                     key_tiles * (ceil(d / depth) + 2.5), key_tiles * 2, 4)
 
 

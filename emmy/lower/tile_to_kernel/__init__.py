@@ -46,4 +46,5 @@ def with_parameter_names(kernel: tile.Kernel) -> tile.Kernel:
 
     folds = tuple(f.replace(lifts=tuple(map(renamed, f.lifts))) for f in kernel.folds)
     tensors = tuple(t.replace(name=names[t.name]) for t in kernel.tensors)
-    return kernel.replace(tensors=tensors, output=kernel.output.replace(name=names[kernel.output.name]), folds=folds, result=renamed(kernel.result))
+    output = kernel.output.replace(name=names[kernel.output.name])
+    return kernel.replace(tensors=tensors, output=output, folds=folds, result=renamed(kernel.result))

@@ -84,7 +84,8 @@ class Held:
         self.loads = held_loads(kernel, columns)
         self.arrays: dict[tuple[Value, int], str] = {}
 
-    def fetch(self, scope: Emitter, body: Emitter, roots: tuple[Value, ...], axis: int, start: Expr, width: int, number: int) -> dict[loop.Load, str]:
+    def fetch(self, scope: Emitter, body: Emitter, roots: tuple[Value, ...], axis: int, start: Expr, width: int,
+              number: int) -> dict[loop.Load, str]:
         """The register arrays of the held loads below `roots` for run `number`; those not read yet are read in `body`."""
         found: dict[loop.Load, str] = {}
         for v in loads_along(roots, axis):

@@ -190,7 +190,8 @@ class Emitter:
         return state
 
     # -- vectors ------------------------------------------------------------------------------------------------
-    def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int, known: Container[loop.Load] = ()) -> dict[loop.Load, str]:
+    def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int,
+                     known: Container[loop.Load] = ()) -> dict[loop.Load, str]:
         """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load below `roots` (but those `known`)
         for which they are one aligned run: the register array that holds each, in its compute dtype."""
         arrays: dict[loop.Load, str] = {}
