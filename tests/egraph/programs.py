@@ -195,14 +195,17 @@ def programs(draw: Callable[..., Any], steps: int = 7, kinds: tuple[str, ...] = 
 def sums() -> Iterator[tir.Program]:
     """A sum along an axis of every kind of value that a split reduction takes in pieces."""
     n = 4
-    x, y = tir.Input("x", (n, n), dt.f32), tir.Input("y", (n, n), dt.f32)
-    at, points = tir.Input("i_4", (n, n), dt.i64), (Pos(0), Pos(1))
-    edge = apply("lt", tir.IndexValue((n, n), Pos(0)), view(tir.Constant(dt.i64, 2), (n, n), ()))
+    x, y, at = tir.Input("x", (n, n), dt.f32), tir.Input("y", (n, n), dt.f32), tir.Input("i_4", (n, n), dt.i64)
+    row, column = Pos(0), Pos(1)
+    edge = apply("lt", tir.IndexValue((n, n), row), view(tir.Constant(dt.i64, 2), (n, n), ()))
     weight = apply("exp", apply("sub", x, along(tir.Reduce("max", (1,), x), (n, n), (0,))))
-    floats = (apply("exp", x), apply("mul", x, y), apply("select", edge, x, y), tir.Cast(dt.f32, tir.Cast(dt.f16, x)), tir.Cast(dt.f32, tir.Round(dt.bf16, x)),
-              tir.Gather(0, (IxConst(0), Pos(1)), x, at), tir.Scan("add", 0, x), tir.Scan("add", 1, x), product(weight, y),
-              apply("div", x, along(tir.Reduce("add", (1,), weight), (n, n), (0,))), view(x, (n, n), (ix.add(ix.mul(Pos(0), -1), IxConst(n - 1)), Pos(1))))
-    whole = (apply("add", at, tir.IndexValue((n, n), place)) for place in (ix.mul(Pos(0), 3), ix.div(Pos(0), 3), ix.mod(Pos(0), 3), ix.add(*points)))
+    floats = (
+        apply("exp", x), apply("mul", x, y), apply("select", edge, x, y), tir.Cast(dt.f32, tir.Cast(dt.f16, x)),
+        tir.Cast(dt.f32, tir.Round(dt.bf16, x)), tir.Gather(0, (IxConst(0), column), x, at), tir.Scan("add", 0, x), tir.Scan("add", 1, x),
+        product(weight, y), apply("div", x, along(tir.Reduce("add", (1,), weight), (n, n), (0,))),
+        view(x, (n, n), (ix.add(ix.mul(row, -1), IxConst(n - 1)), column)))
+    places = (ix.mul(row, 3), ix.div(row, 3), ix.mod(row, 3), ix.add(row, column))
+    whole = (apply("add", at, tir.IndexValue((n, n), place)) for place in places)
     for value in (*floats, *whole):
         yield tir.Program((("y", tir.Reduce("add", (0,), value)),))
     yield tir.Program((("y", tir.Reduce("max", (0,), x)),))

@@ -21,7 +21,8 @@ from tests.egraph.agreement import Disagreement, judge
 from tests.egraph.programs import KINDS, arrays, programs, sums
 from tests.evaluate.lowered import fused
 
-SMALL = "small.egg", """(set (LongAxis) 2) (PieceOption 11 3) (Enough "tiles" 0 64 1 9) (Enough "rows" 0 64 1 9) (Enough "columns" 0 64 1 9)"""
+SMALL = "small.egg", """
+    (set (LongAxis) 2) (PieceOption 11 3) (Enough "tiles" 0 64 1 9) (Enough "rows" 0 64 1 9) (Enough "columns" 0 64 1 9)"""
 DEEP = settings().max_examples > 1_000
 
 
