@@ -61,7 +61,8 @@ def seconds(f: Features, gpu: Hardware) -> float:
     bandwidth = gpu.bandwidth_TBs * 1e12
     flight = pow(min(1.0, held * f.threads * f.access / IN_FLIGHT), 0.3)
     spilled = f.reread_bytes if held * f.block_bytes > L1_BYTES else 0.0
-    memory = max(f.dram_bytes / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight)
+    drain = 1 + max(0, f.threads - 256) / 32768                         # a block's place is free when its last warp ends
+    memory = max(f.dram_bytes / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight) * drain
     hiding = pow(min(1.0, held * f.threads / 32 / WARPS), 0.3)
     issue, shared = f.slots / 128, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms

@@ -40,8 +40,9 @@ class Outlined(NamedTuple):
 
 
 def outline(region: Region) -> Outlined:
-    """Name the values that `rules/loop/cut.egg` lets be kept.  One value met at two points is one tensor: its name is its body's digest,
-    its axes are in the order in which the body meets them, those of outputs in the order of the outputs."""
+    """Name the values that `rules/loop/cut.egg` lets be kept, stored as the program rounds them if it does.  One value met at two points
+    is one tensor: its name is its body's digest, its axes are in the order in which the body meets them, those of outputs in the order
+    of the outputs."""
     elements = region.elements()
     kept = {name: Kept(c, region.output_axes[name], elements[name]) for name, c in region.home.items()}
     held = {c for c, terms in region.terms.items() if any(t.kind == "Tensor" for t in terms)}
@@ -60,7 +61,7 @@ def outline(region: Region) -> Outlined:
             continue
         sizes = ",".join(str(region.extents[a]) for a in order)
         name = f"k{digest(f'{text}:{sizes}:{sorted(speller.tensors.items())}')}"
-        kept.setdefault(name, Kept(c, order, bodies[c].dtype))
+        kept.setdefault(name, Kept(c, order, region.rounded.get(c, bodies[c].dtype)))
         added[c] = Term("Tensor", name, at=tuple(map(Ax, order)))
     terms = {c: (*ts, added[c]) if c in added else ts for c, ts in region.terms.items()}
     return Outlined(region, kept, terms)
@@ -72,6 +73,9 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     tensors = outlined.tensors()
     slot, byte = 1 / (gpu.fp32_TFLOPs * 1e12 / 2), 1 / (gpu.bandwidth_TBs * 1e12)
     inputs = frozenset(i.name for i in region.program.inputs)
+    halves = any(t.element.compute is not t.element for t in region.program.everything)
+    product = 2 / (gpu.tensor_bf16_TFLOPs * 1e12) if halves and gpu.tensor_bf16_TFLOPs else slot      # of the unit that may do it
+    summed = {t.kids[0] for ts in region.terms.values() for t in ts if t.kind == "Reduce" and t.label == "add"}
 
     def size(axes: frozenset[int] | set[int]) -> float:
         out = 1.0
@@ -89,6 +93,8 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
                 return ((f"load {t.label}", min(whole, size(deps)) * tensors[t.label].element.bytes * byte, "memory"),)
             case "Const" | "IndexValue":
                 return ()
+            case "Binary" if t.label == "mul" and c in summed:
+                return ((f"class {c}", size(deps) * product, "work"),)
             case "Unary" | "Binary" | "Ternary":
                 return ((f"class {c}", OPERATORS[t.label].flops * size(deps) * slot, "work"),)
             case "Cast" | "Round":
@@ -100,11 +106,11 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
             # a twist's pivot and weights are paid once for all its channels, a little under what the separate passes cost
             case "Pivot": return ((f"pivot {carrier}", 0.9 * inner, "work"),)
             case "Channel":
-                both = size(region.deps[t.kids[0]] | region.deps[t.kids[1]] | {t.axis}) * slot
+                both = size(region.deps[t.kids[0]] | region.deps[t.kids[1]] | {t.axis}) * product
                 shared = (f"pivot {carrier}", 0.9 * inner, "work"), (f"weight {carrier}", 8.9 * inner, "work")
                 return *shared, (f"class {c}", 0.95 * both, "work")
         fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
-        return ((f"class {c}", (0.05 if fused else 1.0) * inner, "work"),)
+        return ((f"class {c}", 0.05 * inner * product / slot if fused else inner, "work"),)
 
     members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "")
                         for t in terms if t.kind != "Sum" and not mirrored(t)) for c, terms in outlined.terms.items()}

@@ -148,6 +148,7 @@ class Region(NamedTuple):
     deps: dict[int, frozenset[int]]
     home: dict[str, int]
     may_keep: frozenset[int]
+    rounded: dict[int, DType]       # the half type that the program itself rounds a class to, if it does
     fired: dict[str, int]
 
     def elements(self) -> dict[str, DType]:
@@ -191,6 +192,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         put(r.output, Term("Const", text(r.inputs[0]), bits=i64(r.inputs[1]) % (1 << 8 * dt.named(text(r.inputs[0])).bytes)))
     for r in rows["IndexValue"]:
         put(r.output, Term("IndexValue", "", at=(points[r.inputs[0]],)))
+    rounded = {key(r.output): dt.named(text(r.inputs[0])) for r in rows["Round"]}
     for kind in ("Unary", "Binary", "Ternary", "Cast", "Round"):
         for r in rows[kind]:
             put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[1:]))))
@@ -203,7 +205,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
     keepable = frozenset(key(r.inputs[0]) for r in rows["MayKeep"])
-    return Region(program, extents, output_axes, ordered, deps, home, keepable, dict(graph.fired))
+    return Region(program, extents, output_axes, ordered, deps, home, keepable, rounded, dict(graph.fired))
 
 
 class _DepsOf(dict[Value, frozenset[int]]):

@@ -265,6 +265,14 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
                     4 * folds * buffers * depth * (8 + p * fm + q * fn), rounds, ceil(k / depth) * 0.3, 4)
 
 
+def plain(kernel: tile.Kernel) -> bool:
+    """Whether every fold is of products of two loads."""
+    def loads(x: Value) -> bool:
+        return isinstance(x, loop.Apply) and x.op == "mul" and all(isinstance(y, loop.Load) for y in x.args)
+
+    return all(loads(x) for f in kernel.folds for x in f.lifts)
+
+
 def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     kernel = census.kernel
     p, q, fm, fn, depth, stages = tiled(schedule.row)
@@ -276,7 +284,8 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     staged = blocks * (high + wide) * k * folds                     # halves that blocks bring to shared memory
     read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # halves that warps read there
     products = blocks * high * wide * k * folds
-    work = 16 * products / 2048 + staged + 2 * census.slots((kernel.result,), *kernel.outer)
+    # an operand that is computed goes through registers into shared memory, and its products wait for it
+    work = 16 * products / 2048 + staged * (1 if plain(kernel) else 10) + 2 * census.slots((kernel.result,), *kernel.outer)
     flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
                     48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
