@@ -10,13 +10,18 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ix
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.lower.tensor_to_loop import rename
 
 Carrier = tuple[str, int, Value, int]      # recipe, axis, score, pass
 
 
 def kernel(name: str, body: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int],
            tensors: dict[str, tile.Tensor]) -> tile.Kernel:
-    """The fold tree that computes `output` at every point of `axes` by `body`; `tensors` are those a body may load."""
+    """The fold tree that computes `output` at every point of `axes` by `body`; `tensors` are those a body may load.  A reduction over an
+    axis that is the output's too takes an axis of its own."""
+    both = sorted({v.binds for v in loop.walk((body,)) if v.binds is not None and v.binds in axes})
+    own = {a: max(extents) + 1 + k for k, a in enumerate(both)}
+    body, extents = rename(body, {}, bound=own), extents | {own[a]: extents[a] for a in both}
     order = loop.walk((body,))
     free = loop.free_axes((body,))
     carriers: dict[Carrier, list[loop.Channel]] = {}

@@ -197,8 +197,8 @@ def _positions(body: Value) -> dict[Value, frozenset[int]]:
     return found
 
 
-def rename(body: Value, axis: dict[int, int], tensors: dict[str, str] | None = None) -> Value:
-    """`body` with its axes renamed, and the tensors it loads."""
+def rename(body: Value, axis: dict[int, int], tensors: dict[str, str] | None = None, bound: dict[int, int] | None = None) -> Value:
+    """`body` with its axes renamed, and the tensors it loads; an axis of `bound` only where a reduction binds it."""
     made: dict[Value, Value] = {}
 
     def at(x: Ix) -> Ix:
@@ -231,4 +231,6 @@ def rename(body: Value, axis: dict[int, int], tensors: dict[str, str] | None = N
                 made[v] = loop.Channel(recipe, axis.get(a, a), made[s], made[x])
             case _:      # a leaf of a later IR
                 made[v] = v
+        if bound and v.binds in bound:
+            made[v] = rename(made[v], {v.binds: bound[v.binds]})
     return made[body]

@@ -128,13 +128,20 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
     l1 = sum(n * census.sectors(v, lane, width) for v, n in loads)
     blocks = ceil(elements / width / schedule.row.threads)
     strided = sum(n * census.sectors(v, lane, width) for v, n in loads if census.stride(v, lane) not in (0, 1))
-    return Features(census.dram, census.dram + strided / 2, 0, 0, l1, work, 0, max(blocks, 1), schedule.row.threads, 16 + 2 * width, 0,
+    # a run of more than 16 bytes is several accesses, each of half a sector or less: neighbouring threads leave gaps
+    dram = census.dram * (1.06 if width * element_bytes(census) > 16 else 1.0)
+    return Features(dram, census.dram + strided / 2, 0, 0, l1, work, 0, max(blocks, 1), schedule.row.threads, 16 + 2 * width, 0,
                     steps, 0, in_flight(census, width) * max(len(loads), 1))
+
+
+def element_bytes(census: Census) -> int:
+    """Bytes of the smallest element that the kernel touches."""
+    return min((t.element.bytes for t in (*census.kernel.tensors, census.kernel.output)), default=4)
 
 
 def in_flight(census: Census, width: int) -> float:
     """Bytes of one access of a thread that count as under way: one of more than 16 bytes is several, each of half a sector or less."""
-    size = width * min((t.element.bytes for t in (*census.kernel.tensors, census.kernel.output)), default=4)
+    size = width * element_bytes(census)
     return size if size <= 16 else 8
 
 
@@ -265,12 +272,14 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
                     4 * folds * buffers * depth * (8 + p * fm + q * fn), rounds, ceil(k / depth) * 0.3, 4)
 
 
-def plain(kernel: tile.Kernel) -> bool:
-    """Whether every fold is of products of two loads."""
-    def loads(x: Value) -> bool:
-        return isinstance(x, loop.Apply) and x.op == "mul" and all(isinstance(y, loop.Load) for y in x.args)
+def plain(census: Census, columns: tuple[int, ...]) -> bool:
+    """Whether every fold is of products of two loads, one of which alone varies along the columns."""
+    def two_sided(x: Value) -> bool:
+        if not (isinstance(x, loop.Apply) and x.op == "mul" and all(isinstance(y, loop.Load) for y in x.args)):
+            return False
+        return sum(not census.free[y].isdisjoint(columns) for y in x.args) == 1
 
-    return all(loads(x) for f in kernel.folds for x in f.lifts)
+    return all(two_sided(x) for f in census.kernel.folds for x in f.lifts)
 
 
 def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
@@ -285,7 +294,8 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # halves that warps read there
     products = blocks * high * wide * k * folds
     # an operand that is computed goes through registers into shared memory, and its products wait for it
-    work = 16 * products / 2048 + staged * (1 if plain(kernel) else 10) + 2 * census.slots((kernel.result,), *kernel.outer)
+    staging = staged * (1 if plain(census, schedule.columns) else 10)
+    work = 16 * products / 2048 + staging + 2 * census.slots((kernel.result,), *kernel.outer)
     flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
                     48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
