@@ -92,7 +92,7 @@ def test_an_internal_failure_asks_for_a_report(monkeypatch: pytest.MonkeyPatch) 
 
 def test_debug_shows_the_traceback() -> None:
     done = shell(sys.executable, "-m", "emmy", "--debug", "compile", *ADD, "--target", "sm_1")
-    assert done.returncode == 1 and "Traceback" in done.stderr and "unknown target 'sm_1'" in done.stderr
+    assert done.returncode == 2 and "Traceback" in done.stderr and "unknown target 'sm_1'" in done.stderr
 
 
 def test_a_closed_pipe_is_no_failure() -> None:

@@ -13,8 +13,11 @@ from emmy.errors import EmmyError
 X = torch.zeros(2, 3)
 
 
-@pytest.mark.parametrize("arguments, said", [((), "takes 1 tensors \\(x0\\), not 0"), ((X, X), "not 2"), ((3,), "argument x0 is int, not a tensor"),
-                                             (([1.0],), "argument x0 is list, not a tensor"), ((X.T,), r"float32\[3, 2\]; .* float32\[2, 3\]"),
+@pytest.mark.parametrize("arguments, said", [((), "takes 1 tensors \\(x0\\), not 0"),
+                                             ((X, X), "not 2"),
+                                             ((3,), "argument x0 is int, not a tensor"),
+                                             (([1.0],), "argument x0 is list, not a tensor"),
+                                             ((X.T,), r"float32\[3, 2\]; .* float32\[2, 3\]"),
                                              ((X.double(),), r"float64\[2, 3\]; .* float32\[2, 3\]")])
 def test_wrong_arguments_are_named(arguments: tuple[Any, ...], said: str) -> None:
     with pytest.raises(EmmyError, match=said):
