@@ -41,4 +41,5 @@ check: venv
 
 gpu: venv
 	$(PY) -m pytest -m gpu
-	$(PY) -m benchmarks.run
+	$(PY) -m benchmarks.build --output bundles
+	$(PY) -m benchmarks.run --bundles bundles --output results.json

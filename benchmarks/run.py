@@ -90,7 +90,7 @@ def main(
             result["rows"].append(row)
             output.write_text(json.dumps(result, indent=1) + "\n")  # after each row: what is measured outlives what fails
     except EmmyError as error:
-        CONSOLE.print(f"[red]{error}")
+        CONSOLE.print(f"[red]nothing can be measured here: {error.message}\n  remedy: run it where torch finds a GPU", soft_wrap=True)
         raise typer.Exit(1) from error
     finally:
         worker.close()

@@ -19,6 +19,11 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "empty": (("compile", "-c", ""), ("no result",)),
     "operator": (("compile", "-c", "torch.sort(torch.randn(4))[0]"), ("aten.sort.default", "<snippet>:1: torch.sort")),
     "dtype": (("compile", "-c", "torch.randn(4, dtype=torch.complex64)"), ("torch.complex64",)),
+    "self-decomposing operator": (("compile", "-c", "torch.linalg.svd(torch.randn(4, 4))[1]"), ("aten.linalg_svd.default", "<snippet>")),
+    "shape of values": (("compile", "-c", "torch.randn(5).nonzero()"), ("aten.nonzero.default", "dynamic shape", "torch.where")),
+    "branch on values": (("compile", "-c", "x = torch.randn(3); x if x.sum() > 0 else -x"), ("trace the snippet", "a tensor's values")),
+    "number of a tensor": (("compile", "-c", "x = torch.randn(3); x * x.sum().item()"), ("a number", "a tensor's values")),
+    "exits": (("compile", "-c", "exit(3)"), ("SystemExit: 3", "<snippet>:1")),
     "target": (("compile", *ADD, "--target", "sm_70"), ("'sm_70'", "sm_90a")),
     "stage": (("compile", *ADD, "--ir", "ptx"), ("'ptx'", "torch, tensor, loop, tile, kernel, cuda")),
     "math": (("canon", *ADD, "--math", "loose"), ("'loose'", "exact, fast")),
@@ -58,6 +63,12 @@ def test_a_broken_rule_file(text: str, named: str, tmp_path: Path) -> None:
     assert_bad(Said("compile", *ADD, "--rules", tmp_path / "broken.egg"), named, f"mend {tmp_path / 'broken.egg'}")
 
 
+@pytest.mark.parametrize("end, named", [("", "no ruleset"), (":ruleset mine", "the ruleset mine")])
+def test_a_rule_that_would_never_run(end: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "idle.egg").write_text(f'(ruleset mine) (rewrite (Unary "log" (Unary "exp" x)) x {end})')
+    assert_bad(Said("compile", *ADD, "--rules", tmp_path / "idle.egg"), "idle.egg", named, "algebra-real")
+
+
 def test_a_name_that_the_file_lacks(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def plus(x):\n    return x + 1\n")
     assert_bad(Said("compile", f"{tmp_path / 'model.py'}:minus"), "defines no minus", "plus")
@@ -81,7 +92,7 @@ def test_an_internal_failure_asks_for_a_report(monkeypatch: pytest.MonkeyPatch) 
 
 def test_debug_shows_the_traceback() -> None:
     done = shell(sys.executable, "-m", "emmy", "--debug", "compile", *ADD, "--target", "sm_1")
-    assert done.returncode == 1 and "Traceback" in done.stderr and "unknown target 'sm_1'" in done.stderr
+    assert done.returncode == 2 and "Traceback" in done.stderr and "unknown target 'sm_1'" in done.stderr
 
 
 def test_a_closed_pipe_is_no_failure() -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from emmy.cli import app
 from emmy.egraph.rulebook import EGraph, rule_files
+from emmy.pipeline import STAGES, compile_snippet
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,3 +49,12 @@ def test_commands_print_what_the_readme_shows(shown: str) -> None:
     for line in lines:
         if line != "  …" and not re.search(r"GPU|µs|relative error", line):      # numbers and machines differ
             assert line.split() == next((found.split() for found in said.stdout.splitlines() if found.split() == line.split()), []), line
+
+
+def test_the_stages_print_what_the_readme_shows() -> None:
+    (readme,) = (page for page in PAGES if page.name == "README.md")
+    shown = readme.read_text().partition("## The stages")[2].partition("## Commands")[0]
+    program = compile_snippet("nn.RMSNorm(2048)(torch.randn(1,32,2048))")
+    said = "\n".join(program.ir(stage) for stage in STAGES)
+    lines = [line for block in re.findall(r"^```\n(.*?)^```$", shown, re.M | re.S) for line in block.splitlines()]
+    assert len(lines) > 15 and [piece for line in lines for piece in line.split("…") if piece.strip() not in said] == []

@@ -6,13 +6,16 @@ that have no lowering, are decomposed by torch first; so the graph is always fun
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import io
+import logging
 import os
 import re
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -86,14 +89,16 @@ def capture(fn: Callable[..., Any], example_inputs: Sequence[Any], names: Sequen
     """
     for k, example in enumerate(example_inputs):
         if not isinstance(example, torch.Tensor):
-            raise EmmyError(f"example input {k} is {type(example).__name__} {example!r}, not a tensor", "pass tensors; close over the rest")
+            value = "" if isinstance(example, list | tuple | dict) else f" {example!r}"
+            raise EmmyError(f"example input {k} is {type(example).__name__}{value}, not a tensor", "pass tensors; close over the rest")
+    if not callable(fn):
+        raise EmmyError(f"{fn!r} is {type(fn).__name__}, which cannot be called", "compile a function or module")
     module = fn.eval() if isinstance(fn, torch.nn.Module) else _Wrapper(fn)
     if names is None:
         names = _parameters(fn, len(example_inputs))
     examples = tuple(e.detach() for e in example_inputs)
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), _quietly():
             exported = _functional(torch.export.export(module, examples, strict=False))
     except EmmyError:
         raise
@@ -101,6 +106,19 @@ def capture(fn: Callable[..., Any], example_inputs: Sequence[Any], names: Sequen
         name = getattr(fn, "__name__", type(fn).__name__)
         raise EmmyError(f"torch.export cannot trace {name}: {_first_line(problem)}", _remedy(problem)) from problem
     return _Builder(exported, dict(zip(names, examples, strict=True)), rename).captured()
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without torch's warnings, logs and dumps of graphs: what fails is told by the error."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
@@ -123,8 +141,8 @@ def _first_line(problem: BaseException) -> str:
 
 def _remedy(problem: BaseException) -> str:
     text = f"{type(problem).__name__} {problem}".lower()
-    if "data-dependent" in text or "datadependent" in text or "unbacked" in text or "nonzero" in text:
-        return "the control flow or a shape depends on a tensor's values: use torch.where or fixed shapes"
+    if any(word in text for word in ("data-dependent", "datadependent", "unbacked", "nonzero", "to number")):
+        return "a number, a shape or the control flow depends on a tensor's values: keep tensors, use torch.where or fixed shapes"
     return "run the function eagerly on these inputs first; then remove what torch.export does not support"
 
 
@@ -138,7 +156,10 @@ def _functional(exported: torch.export.ExportedProgram) -> torch.export.Exported
         if not table:
             return exported  # lowering names the operator as the user wrote it
         seen |= left
-        split = split.run_decompositions(table)
+        try:
+            split = split.run_decompositions(table)
+        except RecursionError:      # some of torch's composites decompose to themselves
+            return exported
     return split
 
 
@@ -231,7 +252,8 @@ class _Builder:
 
     def type(self, value: torch.Tensor, where: str) -> Type:
         if not all(isinstance(n, int) for n in value.shape):
-            raise EmmyError(f"{where} has the dynamic shape {list(value.shape)}", "compile with static shapes (dynamic=False)")
+            raise EmmyError(f"{where} has the dynamic shape {list(value.shape)}",
+                            "keep shapes static (dynamic=False) and independent of values: use torch.where, or fixed indices")
         return Type(dtype_of(value.dtype, where), tuple(value.shape))
 
     def argument(self, arg: Any, where: str) -> Arg:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import ast
 import importlib.machinery
 import importlib.util
+import inspect
 import linecache
 import math
 import os
 import sys
+import types
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -154,9 +156,9 @@ def _shorten(name: str, alone: bool) -> str:
 class _Replay(nn.Module):
     """The source as a module: forward hands the tape its inputs and runs the source again."""
 
-    def __init__(self, tape: _Tape, run: Callable[[], Any], owners: dict[str, nn.Module | nn.Parameter]) -> None:
+    def __init__(self, tape: _Tape, run: Callable[[], Any], owners: dict[str, nn.Module | nn.Parameter], what: str) -> None:
         super().__init__()
-        self.tape, self.run = tape, run
+        self.tape, self.run, self.__name__ = tape, run, what
         for name, owner in owners.items():
             setattr(self, name, owner)
         self.at = {id(p): p_name for p_name, p in owners.items() if isinstance(p, nn.Parameter)}
@@ -195,14 +197,13 @@ def _run(what: str, filename: str, fn: Callable[[], Any]) -> Any:
             return fn()
     except EmmyError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         trace, line = problem.__traceback__, 0
         while trace is not None:
             line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == filename else line
             trace = trace.tb_next
-        code = linecache.getline(filename, line).strip()
-        message = f"{what} raised {type(problem).__name__}: {problem}\n    {filename}:{line}: {code}"
-        raise EmmyError(message, "make it run in PyTorch first") from problem
+        place = f"\n    {filename}:{line}: {linecache.getline(filename, line).strip()}" if line else ""
+        raise EmmyError(f"{what} raised {type(problem).__name__}: {problem}{place}", "make it run in PyTorch first") from problem
 
 
 def _trace(what: str, filename: str, tape: _Tape, run: Callable[[], Any]) -> Captured:
@@ -217,7 +218,7 @@ def _trace(what: str, filename: str, tape: _Tape, run: Callable[[], Any]) -> Cap
         kind = type(result).__name__ if not leaves else ", ".join(type(leaf).__name__ for leaf in leaves)
         raise EmmyError(f"the result of {what} is {kind}, not a tensor", "end with an expression or assignment whose value is a tensor")
     owners, rename = tape.weights()
-    captured = capture(_Replay(tape, run, owners), list(tape.inputs.values()), tape.input_names(), rename)
+    captured = capture(_Replay(tape, run, owners, what), list(tape.inputs.values()), tape.input_names(), rename)
     if captured.mutated:
         raise EmmyError(f"{what} writes to its input {captured.mutated[0]}", "use the operator that returns its result: add for add_")
     return captured
@@ -269,9 +270,12 @@ def capture_file(spec: str) -> Captured:
         known = [k for k, v in scope.items() if callable(v) and getattr(v, "__module__", None) == module.__name__]
         raise EmmyError(f"{path} defines no {name}", f"name one of {', '.join(known) or 'its functions'}")
     target = scope[name]
-    inputs = _inputs(scope, path)
+    if not callable(target):
+        raise EmmyError(f"{name} of {path} is {type(target).__name__}, which cannot be called", "name a function, module or class")
+    least, most = _arity(target)
+    inputs = _inputs(scope, path) if most else None
     if inputs is None:
-        if isinstance(target, nn.Module | type) or not callable(target):
+        if least:
             raise EmmyError(f"{path} has no example inputs for {name}", "define example_inputs, a tuple or a function returning one")
         return _trace(f"{name} of {path}", path, tape, as_forward(target))
     if isinstance(target, type):
@@ -281,6 +285,18 @@ def capture_file(spec: str) -> Captured:
     if captured.mutated:
         raise EmmyError(f"{name} of {path} writes to its input {captured.mutated[0]}", "return the result instead")
     return captured
+
+
+def _arity(target: Callable[..., Any]) -> tuple[int, float]:
+    """The least and the most arguments of a call; a class or module takes some, and so may a function written in C++."""
+    try:
+        parameters = [] if isinstance(target, nn.Module | type) else [*inspect.signature(target).parameters.values()]
+    except ValueError:
+        parameters = []
+    if not parameters and not isinstance(target, types.FunctionType):
+        return 1, math.inf
+    taken = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    return sum(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in taken), len(taken)
 
 
 def _inputs(scope: dict[str, Any], path: str) -> Sequence[Any] | None:

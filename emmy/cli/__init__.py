@@ -7,6 +7,7 @@ failure.  `emmy --debug COMMAND …` shows the traceback of either kind of error
 from __future__ import annotations
 
 import errno
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -27,10 +28,10 @@ class Guarded(TyperGroup):
             return super().invoke(ctx)
         except Exception as error:
             ours = type(error).__module__.partition(".")[0] in ("typer", "click")   # usage errors and exits, which Typer shows
-            if ours or ctx.params.get("debug") or getattr(error, "errno", None) == errno.EPIPE:
+            if ours or getattr(error, "errno", None) == errno.EPIPE:
                 raise
             message, code = explained(error)
-            typer.echo(message, err=True)
+            typer.echo("".join(traceback.format_exception(error)) if ctx.params.get("debug") else message, err=True)
             raise typer.Exit(code) from error
 
 

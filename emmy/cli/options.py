@@ -22,7 +22,7 @@ DEFAULT_TARGET = "sm_90a"
 
 Snippet = Annotated[str | None, typer.Option("-c", metavar="SNIPPET", show_default=False, help="Torch code with torch, nn, F and math in "
                                              "scope; its last expression is the result, its random tensors are the inputs.")]
-File = Annotated[str | None, typer.Argument(metavar="[FILE.py:NAME]", help="A function, module or class of a file.", show_default=False)]
+File = Annotated[str | None, typer.Argument(metavar="FILE.py:NAME", help="A function, module or class of a file.", show_default=False)]
 Target = Annotated[str | None, typer.Option(help="sm_90a (the default), sm_80, sm_89 or sm_120.", show_default=False)]
 Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder sums and fuse roundings.")]
 Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", show_default=False,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEVICES = ("numpy", "simulate", "cuda")
 SUFFIX = ".emmy"
 
-File = Annotated[str | None, typer.Argument(metavar="[FILE.py:NAME | BUNDLE.emmy]", show_default=False,
+File = Annotated[str | None, typer.Argument(metavar="FILE.py:NAME | BUNDLE.emmy", show_default=False,
                                             help="A function, module or class of a file, or a bundle.")]
 Device = Annotated[str | None, typer.Option(show_default=False, help="numpy (evaluates the Tile IR), simulate (runs each kernel thread by "
                                             "thread) or cuda. By default cuda where there is a GPU, else numpy.")]

@@ -12,7 +12,7 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,12 @@ class EGraph:
     def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = ()):
         self.engine = bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
-        for name, text in (*rule_files(ir), *extra):
+        house, further = rule_files(ir), tuple(extra)
+        for name, text in (*house, *further):
             self.run(text, name)
+        known = re.findall(r"\(ruleset (\S+)\)", "\n".join(text for _, text in house))
+        for name, text in further:
+            self.check_rulesets(text, name, known)
 
     def run(self, text: str, name: str = "<generated>") -> list[Any]:
         """Run a program; EmmyError names the rule file where it does not parse or type-check."""
@@ -107,6 +111,18 @@ class EGraph:
             return list(self.engine.run_program(*self.engine.parse_program(text, name)))
         except bindings().EggSmolError as error:
             raise EmmyError(f"rules: {' '.join(str(error).split())}", f"mend {name}") from error
+
+    def check_rulesets(self, text: str, name: str, known: Sequence[str]) -> None:
+        """EmmyError if a rule of `text` is in none of the `known` rulesets, the only ones that run."""
+        egg = bindings()
+        for command in self.engine.parse_program(text, name):
+            match command:
+                case egg.RewriteCommand() | egg.BiRewriteCommand(): ruleset = command.name
+                case egg.RuleCommand(): ruleset = command.rule.ruleset
+                case _: continue
+            if ruleset not in known:
+                raise EmmyError(f"rules: a rule of {name} is in {f'the ruleset {ruleset}' if ruleset else 'no ruleset'}, which never runs",
+                                f"give it :ruleset with one of {', '.join(known)}")
 
     def schedule(self, schedule: str) -> bool:
         """Run an egglog schedule, counting each rule's matches; whether anything changed."""

@@ -49,6 +49,8 @@ def restride(x: Any, strides: Sequence[int]) -> Any:
 
 def check(buffer: Any, x: Any) -> None:
     """EmmyError unless the tensor is what the program was compiled for."""
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        raise EmmyError(f"argument {buffer.name} is {type(x).__name__}, not a tensor", "pass tensors like those it was compiled with")
     shape, dtype = tuple(x.shape), str(x.dtype).removeprefix("torch.")
     if shape != buffer.shape or dtype != buffer.element.torch_name:
         wanted = f"{buffer.element.torch_name}{list(buffer.shape)}"

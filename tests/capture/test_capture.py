@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,20 @@ def test_torch_ir_keeps_what_python_confuses() -> None:
     assert torch_ir.parse(text) is program and "1)" in text and "1.0)" in text and "True)" in text and "-0.0)" in text
     with pytest.raises(ValueError, match="line 2, column 23: %y is not defined"):
         torch_ir.parse("torch {\n  %a = aten.f.default(%y) : f32[]\n return %a\n}")
+
+
+@pytest.mark.parametrize("fn, example, said", [(3, torch.randn(2), "3 is int, which cannot be called"),
+                                               (torch.add, (torch.randn(2), 1), "example input 0 is tuple, not a tensor"),
+                                               (torch.add, 2.0, "example input 0 is float 2.0, not a tensor")])
+def test_what_cannot_be_captured(fn: Any, example: Any, said: str) -> None:
+    with pytest.raises(EmmyError, match=said):
+        capture(fn, [example])
+
+
+def test_torch_says_nothing_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(EmmyError, match="same reduction dim"):
+        capture(nn.Linear(4, 4), [torch.randn(2, 5)])
+    assert capfd.readouterr() == ("", "")
 
 
 def test_torch_compile_backend(monkeypatch: pytest.MonkeyPatch) -> None:
