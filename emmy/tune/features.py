@@ -163,7 +163,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     seen: set[Value] = set()
     for level in census.levels:
         steps += max(1 if held else ceil(kernel.extents[f.axis] / (team * width)) for f in level)
-        joins += len(level) * (0.5 if row.reduce == "warp" else 1.5)
+        idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0) if level else 0.0   # lanes with no run
+        joins += len(level) * (0.5 if row.reduce == "warp" else 1.5 + idle)
     for f in kernel.folds:
         nested = not f.span <= set(kernel.outer)
         merges = (5 + (team // 32 - 1).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
