@@ -113,8 +113,8 @@ class Apply(Value):
         return self.args
 
 
-class Cast(Value):
-    """The value converted to `element` as the program asks, widened again if that is a half type."""
+class Conversion(Value):
+    """Base: `x` as a value of `element`, kept widened if that is a half type."""
 
     element: DType
     x: Value
@@ -128,22 +128,23 @@ class Cast(Value):
         return (self.x,)
 
 
-class Round(Value):
-    """The value rounded to the half type `element` between two operations."""
+class Cast(Conversion):
+    """A conversion that the program asks for."""
 
-    element: DType
-    x: Value
+
+class Round(Conversion):
+    """The rounding to a half type between two operations."""
+
+
+class Reduction(Value):
+    """Base of what binds an axis: subclasses have a field `axis`."""
 
     @property
-    def dtype(self) -> DType:
-        return self.element.compute
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.x,)
+    def binds(self) -> int:
+        return int(getattr(self, "axis"))  # noqa: B009  the field is the subclass's
 
 
-class Reduce(Value):
+class Reduce(Reduction):
     """The monoid's product of x over `axis`."""
 
     monoid: str
@@ -162,12 +163,8 @@ class Reduce(Value):
     def operands(self) -> tuple[Value, ...]:
         return (self.x,)
 
-    @property
-    def binds(self) -> int:
-        return self.axis
 
-
-class Scan(Value):
+class Scan(Reduction):
     """The monoid's product of x over `axis` from 0 up to and with `at`."""
 
     monoid: str
@@ -183,12 +180,8 @@ class Scan(Value):
     def operands(self) -> tuple[Value, ...]:
         return self.x, *indices(self.at)
 
-    @property
-    def binds(self) -> int:
-        return self.axis
 
-
-class Pivot(Value):
+class Pivot(Reduction):
     """The pivot of a twisted reduction: for recipe "softmax", the maximum of `score` over `axis`."""
 
     recipe: str
@@ -203,12 +196,8 @@ class Pivot(Value):
     def operands(self) -> tuple[Value, ...]:
         return (self.score,)
 
-    @property
-    def binds(self) -> int:
-        return self.axis
 
-
-class Channel(Value):
+class Channel(Reduction):
     """A channel of a twisted reduction: for recipe "softmax", the sum over `axis` of exp(score - pivot) * x."""
 
     recipe: str
@@ -223,10 +212,6 @@ class Channel(Value):
     @property
     def operands(self) -> tuple[Value, ...]:
         return (self.score, self.x)
-
-    @property
-    def binds(self) -> int:
-        return self.axis
 
 
 class Definition(Node):

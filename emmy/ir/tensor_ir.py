@@ -112,8 +112,8 @@ class Elementwise(Tensor):
         return self.args
 
 
-class Cast(Tensor):
-    """A conversion that the program asks for, or the exact widening of a half type before arithmetic."""
+class Conversion(Tensor):
+    """Base: the elements of `x` as `element`."""
 
     element: DType
     x: Tensor
@@ -131,27 +131,16 @@ class Cast(Tensor):
         return (self.x,)
 
 
-class Round(Tensor):
-    """The rounding of a computed value to the half type that its operation returns."""
+class Cast(Conversion):
+    """A conversion that the program asks for, or the exact widening of a half type before arithmetic."""
 
-    element: DType
-    x: Tensor
+
+class Round(Conversion):
+    """The rounding of a computed value to the half type that its operation returns."""
 
     def __post_init__(self) -> None:
         if self.element not in (dt.bf16, dt.f16) or self.x.dtype is not dt.f32:
             raise IRError(f"round takes f32 to a half type, not {self.x.dtype} to {self.element}")
-
-    @cached_property
-    def shape(self) -> Shape:
-        return self.x.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.element
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        return (self.x,)
 
 
 class Reduce(Tensor):
