@@ -20,8 +20,6 @@ from emmy.ir.node import IRError, Node
 from emmy.ir.operators import MONOIDS, result_dtype
 from emmy.ir.tensor_ir import Input, Shape
 
-RECIPES = ("softmax",)
-
 
 class Value(Node):
     """Base: a scalar at a point.  `dtype` is a compute type; `operands` are the values it is made of.
