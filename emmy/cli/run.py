@@ -34,7 +34,7 @@ def command(file: File = None, snippet: options.Snippet = None, device: Device =
         raise EmmyError(f"unknown device {device!r}", f"the devices are {', '.join(DEVICES)}")
     out = options.console(stderr=json is not None and str(json) == "-")
     if file is not None and snippet is None and file.endswith(SUFFIX):
-        outcome = run_bundle(Path(file), device, compiled=target is None and math == "fast" and not rules)
+        outcome = run_bundle(Path(file), device, compiled=target is None and math == "fast" and not rules and not knobs)
     else:
         outcome = run_program(file, snippet, device, target, math, knobs, rules, force, out)
     show(outcome, out)
@@ -73,7 +73,7 @@ def run_bundle(path: Path, device: str | None, compiled: bool) -> Outcome:
         raise EmmyError(f"{path} holds machine code for {', '.join(bundle.cubins)}, which the device {device} does not run",
                         "run it with --device cuda, or compile its program here: emmy run -c …")
     if not compiled:
-        raise EmmyError(f"{path} is compiled already, so --target, --math and --rules do not apply", "give them to emmy build")
+        raise EmmyError(f"{path} is compiled already, so --target, --math, --knobs and --rules do not apply", "give them to emmy build")
     if not outcome.gpu_is_there():
         raise EmmyError(f"{path} holds machine code for {', '.join(bundle.cubins)}, and there is no GPU here",
                         "run it where there is one, or compile its program here: emmy run -c …")
