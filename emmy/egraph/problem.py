@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from emmy.egraph.canonical import canonical, digest, spell
@@ -32,11 +33,7 @@ class Outlined(NamedTuple):
     region: Region
     kept: dict[str, Kept]
     terms: dict[int, tuple[Term, ...]]
-
-    def tensors(self) -> dict[str, tile.Tensor]:
-        """Every tensor a kernel could read or write."""
-        out = {i.name: tile.Tensor(i.name, i.dims, i.element) for i in self.region.program.inputs}
-        return out | {name: tile.Tensor(name, tuple(self.region.extents[a] for a in k.axes), k.element) for name, k in self.kept.items()}
+    tensors: dict[str, tile.Tensor]     # every tensor a kernel could read or write
 
 
 def outline(region: Region) -> Outlined:
@@ -64,13 +61,14 @@ def outline(region: Region) -> Outlined:
         kept.setdefault(name, Kept(c, order, region.rounded.get(c, bodies[c].dtype)))
         added[c] = Term("Tensor", name, at=tuple(map(Ax, order)))
     terms = {c: (*ts, added[c]) if c in added else ts for c, ts in region.terms.items()}
-    return Outlined(region, kept, terms)
+    tensors = {i.name: tile.Tensor(i.name, i.dims, i.element) for i in region.program.inputs}
+    tensors |= {name: tile.Tensor(name, tuple(region.extents[a] for a in k.axes), k.element) for name, k in kept.items()}
+    return Outlined(region, kept, terms, tensors)
 
 
 def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     """Costs in seconds, each value computed once for each setting of its axes."""
     region = outlined.region
-    tensors = outlined.tensors()
     slot, byte = 1 / (gpu.fp32_TFLOPs * 1e12 / 2), 1 / (gpu.bandwidth_TBs * 1e12)
     inputs = frozenset(i.name for i in region.program.inputs)
     halves = any(t.element.compute is not t.element for t in region.program.everything)
@@ -78,19 +76,14 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     summed = {t.kids[0] for ts in region.terms.values() for t in ts if t.kind == "Reduce" and t.label == "add"}
 
     def size(axes: frozenset[int] | set[int]) -> float:
-        out = 1.0
-        for a in axes:
-            out *= region.extents[a]
-        return out
+        return prod((region.extents[a] for a in axes), start=1.0)
 
     def parts(c: int, t: Term) -> tuple[tuple[str, float, str], ...]:
         deps = region.deps[c]
         match t.kind:
             case "Input" | "Tensor":
-                whole = 1.0
-                for n in tensors[t.label].shape:
-                    whole *= n
-                return ((f"load {t.label}", min(whole, size(deps)) * tensors[t.label].element.bytes * byte, "memory"),)
+                read = outlined.tensors[t.label]
+                return ((f"load {t.label}", min(prod(read.shape), size(deps)) * read.element.bytes * byte, "memory"),)
             case "Const" | "IndexValue":
                 return ()
             case "Binary" if t.label == "mul" and c in summed:
@@ -150,7 +143,6 @@ def mirrored(t: Term) -> bool:
 
 def body(outlined: Outlined, kernel: Kernel) -> Value:
     """The Loop IR body of an extracted kernel."""
-    tensors = outlined.tensors()
     chosen = {c: next(t for t in outlined.terms[c] if repr(t) == m.spelling) for c, m in kernel.body}
     made: dict[int, Value] = {}
     stack = [(kernel.root, False)]
@@ -160,7 +152,7 @@ def body(outlined: Outlined, kernel: Kernel) -> Value:
             continue
         t = chosen[c]
         if ready:
-            made[c] = t.build(tuple(made[k] for k in t.kids), tensors[t.label].element if t.kind in ("Input", "Tensor") else None)
+            made[c] = t.build(tuple(made[k] for k in t.kids), outlined.tensors[t.label].element if t.kind in ("Input", "Tensor") else None)
         else:
             stack.append((c, True))
             stack.extend((k, False) for k in t.kids)

@@ -258,15 +258,7 @@ class _Parser(BodyReader):
                 self.expect("=")
                 definitions.append(loop.Definition(name, shape, element, self.body()))
             self.elements[name] = element
-        outputs: list[tuple[str, str]] = []
-        while not self.accept("}"):
-            if outputs:
-                self.expect(",")
-            out = self.tensor()
-            self.expect("=")
-            outputs.append((out, self.tensor()))
-        self.end()
-        made = loop.Program(tuple(inputs), tuple(axes), tuple(definitions), tuple(outputs))
+        made = loop.Program(tuple(inputs), tuple(axes), tuple(definitions), self.outputs(self.tensor, self.tensor))
         loop.verify(made)
         return made
 

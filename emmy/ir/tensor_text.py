@@ -144,15 +144,7 @@ class _Parser(Reader):
             name = self.ref()
             self.expect("=")
             self.values[name] = self.node()
-        outputs: list[tuple[str, Tensor]] = []
-        while not self.accept("}"):
-            if outputs:
-                self.expect(",")
-            out = self.name()
-            self.expect("=")
-            outputs.append((out, self.operand()))
-        self.end()
-        return Program(tuple(outputs))
+        return Program(self.outputs(self.name, self.operand))
 
 
 def parse(text: str) -> Program:

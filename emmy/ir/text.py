@@ -130,12 +130,27 @@ class Reader:
     def list[T](self, item: Callable[[], T], opening: str = "[", closing: str = "]") -> tuple[T, ...]:
         """Items separated by commas, between brackets."""
         self.expect(opening)
+        return self.items(item, closing)
+
+    def items[T](self, item: Callable[[], T], closing: str) -> tuple[T, ...]:
+        """Items separated by commas, up to `closing`."""
         items: list[T] = []
         while not self.accept(closing):
             if items:
                 self.expect(",")
             items.append(item())
         return tuple(items)
+
+    def outputs[T](self, name: Callable[[], str], tensor: Callable[[], T]) -> tuple[tuple[str, T], ...]:
+        """What a program returns, `name = tensor` each, after `return` and up to the end of the text."""
+        def output() -> tuple[str, T]:
+            found = name()
+            self.expect("=")
+            return found, tensor()
+
+        made = self.items(output, "}")
+        self.end()
+        return made
 
     def dtype(self) -> DType:
         name = self.take("name")

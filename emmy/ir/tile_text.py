@@ -196,15 +196,7 @@ class _Parser(BodyReader):
         while self.accept("kernel"):
             kernels.append(self.kernel())
         self.expect("return")
-        outputs: list[tuple[str, str]] = []
-        while not self.accept("}"):
-            if outputs:
-                self.expect(",")
-            out = self.tensor()
-            self.expect("=")
-            outputs.append((out, self.tensor()))
-        self.end()
-        return tile.Program(tuple(inputs), tuple(kernels), tuple(outputs))
+        return tile.Program(tuple(inputs), tuple(kernels), self.outputs(self.tensor, self.tensor))
 
 
 def parse(text: str) -> tile.Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 from emmy.egraph.canonical import digest, spell
@@ -38,22 +39,25 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
     gpu = hardware.for_target(target)
     extra = tuple(extra)
     outlined = outline(region)
-    tensors = outlined.tensors()
     seconds: dict[str, float] = {}      # by identity: equal kernels have one price
 
     def build(kernel: partition.Kernel) -> tile.Kernel:
-        value, output, axes = body(outlined, kernel), tensors[kernel.writes], outlined.kept[kernel.writes].axes
-        identity, read = identify(value, output, axes, region.extents, tensors)
+        value, output, axes = body(outlined, kernel), outlined.tensors[kernel.writes], outlined.kept[kernel.writes].axes
+        identity, read = identify(value, output, axes, region.extents, outlined.tensors)
         return loop_to_tile.kernel(identity, value, output, axes, region.extents, read)
+
+    @cache
+    def cheapest(made: tile.Kernel) -> Scheduled:
+        return best(made, target, math, "", extra, gpu)
 
     def price(kernel: partition.Kernel) -> float:
         made = build(kernel)
         if made.name not in seconds:
-            seconds[made.name] = best(made, made.name, target, math, "", extra, gpu).seconds
+            seconds[made.name] = cheapest(made).seconds
         return seconds[made.name]
 
     solution = partition.search(problem(outlined, gpu), price)
-    chosen = [best(made, made.name, target, math, "", extra, gpu) for made in map(build, solution.kernels)]
+    chosen = [cheapest(build(k)) for k in solution.kernels]
     if pins:
         chosen = pinned(chosen, pins, target, math, extra, gpu)
     kernels: list[tile.Kernel] = []
@@ -69,14 +73,13 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
     return Choice(program, scheduled)
 
 
-def best(kernel: tile.Kernel, identity: str, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...],
-         gpu: hardware.Hardware) -> Scheduled:
-    """The kernel with the row of least predicted time; ties go to the first spelling."""
+def best(kernel: tile.Kernel, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> Scheduled:
+    """The kernel, named by its identity, with the row of least predicted time; ties go to the first spelling."""
     legal = schedules(kernel, target, math, pins, extra)
     census = Census(kernel)
     priced = [(cost.seconds(features(census, s), gpu), k) for k, s in enumerate(legal)]
     seconds, k = min(priced)
-    return Scheduled(kernel.replace(schedule=legal[k]), seconds, identity)
+    return Scheduled(kernel.replace(schedule=legal[k]), seconds, kernel.name)
 
 
 def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tuple[tuple[str, str], ...],
@@ -86,7 +89,7 @@ def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tu
     out, problems = [], []
     for s in chosen:
         try:
-            out.append(best(s.kernel.replace(schedule=None), s.identity, target, math, pins, extra, gpu))
+            out.append(best(s.kernel.replace(schedule=None), target, math, pins, extra, gpu))
         except EmmyError as error:
             problems.append(error)
             out.append(s)
