@@ -15,7 +15,6 @@ from emmy.ir.operators import OPERATORS
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
-COMMUTATIVE = ("add", "mul", "and", "or", "xor", "eq", "ne")      # as rules/loop/normalize.egg commutes them
 RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
 
 
@@ -106,7 +105,7 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
         return ((f"class {c}", 0.05 * inner * product / slot if fused else inner, "work"),)
 
     members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "")
-                        for t in terms if t.kind != "Sum" and not mirrored(t)) for c, terms in outlined.terms.items()}
+                        for t in terms if t.kind != "Sum" and not mirrored(t, terms)) for c, terms in outlined.terms.items()}
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
@@ -136,9 +135,9 @@ def light(outlined: Outlined) -> frozenset[int]:
     return frozenset(found)
 
 
-def mirrored(t: Term) -> bool:
-    """Whether this is the second spelling of a commuted operation: it costs the same, so one is enough."""
-    return t.kind == "Binary" and t.label in COMMUTATIVE and t.kids[0] > t.kids[1]
+def mirrored(t: Term, members: tuple[Term, ...]) -> bool:
+    """Whether a rule commuted this operation and the class has both spellings: they cost the same, so one is enough."""
+    return t.kind == "Binary" and t.kids[0] > t.kids[1] and t._replace(kids=t.kids[::-1]) in members
 
 
 def body(outlined: Outlined, kernel: Kernel) -> Value:
