@@ -10,6 +10,7 @@ import hashlib
 import heapq
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 
 from emmy.egraph.terms import Region, Term
 from emmy.ir import index as ix
@@ -89,15 +90,20 @@ def spell(value: Value, positions: dict[int, int], extents: dict[int, int]) -> t
 
 
 def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
-    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined."""
+    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined.
+
+    Classes settle in the order of size: when those of size n - 1 are settled, all members of size n are known.  So a class has its text
+    compared only among its smallest members, and mostly it has but one."""
     elements = region.elements()
     positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
     users: dict[int, list[tuple[int, Term]]] = {}
     best: dict[int, Value] = {}
     size: dict[int, int] = {}
-    heap: list[tuple[int, str, str, int, Term]] = []
+    sizes: list[int] = []                                       # a heap of those that `open_` has
+    open_: dict[int, dict[int, dict[Term, None]]] = {}          # by size: the members of each class
     wanted = None if roots is None else set(roots)
 
+    @cache
     def rank(value: Value) -> tuple[str, str]:
         text, speller = spell(value, positions, region.extents)
         return text, repr(sorted(speller.tensors))
@@ -109,8 +115,18 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
             kids = tuple(sorted(kids, key=lambda k: (-count[k], rank(k))))
         return term.build(kids, elements.get(term.label))
 
+    def smallest(members: Iterable[Term]) -> Value:
+        made: dict[Value, tuple[str, str, tuple[int, ...]]] = {}
+        for term in members:
+            value, key = build(term), (term.kind, term.label, term.kids)
+            made[value] = min(made.get(value, key), key)
+        return min(made, key=lambda value: (rank(value), made[value])) if len(made) > 1 else next(iter(made))
+
     def offer(c: int, term: Term) -> None:
-        heapq.heappush(heap, (1 + sum(size[k] for k in term.kids), *rank(build(term)), c, term))
+        n = 1 + sum(size[k] for k in term.kids)
+        if n not in open_:
+            heapq.heappush(sizes, n)
+        open_.setdefault(n, {}).setdefault(c, {})[term] = None
 
     for c, terms in region.terms.items():
         for term in terms:
@@ -120,17 +136,17 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
                 users.setdefault(k, []).append((c, term))
             if not term.kids:
                 offer(c, term)
-    while heap and (wanted is None or wanted):
-        n, _, _, c, term = heapq.heappop(heap)
-        if c in best:
-            continue
-        best[c] = build(term)
-        size[c] = n
+    while sizes and (wanted is None or wanted):
+        n = heapq.heappop(sizes)
+        settled = {c: terms for c, terms in open_.pop(n).items() if c not in best}
+        for c, members in settled.items():
+            best[c], size[c] = smallest(members), n
         if wanted is not None:
-            wanted.discard(c)
-        for user, other in users.get(c, ()):
-            if user not in best and all(k in best for k in other.kids):
-                offer(user, other)
+            wanted -= settled.keys()
+        for c in settled:
+            for user, other in users.get(c, ()):
+                if user not in best and all(k in best for k in other.kids):
+                    offer(user, other)
     return best
 
 
