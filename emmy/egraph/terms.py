@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from emmy.egraph.budget import Overrun
 from emmy.egraph.rulebook import EGraph
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
@@ -150,6 +151,7 @@ class Region(NamedTuple):
     may_keep: frozenset[int]
     rounded: dict[int, DType]       # the half type that the program itself rounds a class to, if it does
     fired: dict[str, int]
+    over: tuple[Overrun, ...] = ()      # phases that ended by their budget
 
     def elements(self) -> dict[str, DType]:
         return {t.name: t.element for t in self.program.everything}
@@ -184,14 +186,16 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
 
     for kind in ("Input", "Tensor"):
         for r in rows[kind]:
-            at = points[r.inputs[1]]
+            if (at := points.get(r.inputs[1])) is None:     # an instance that a spent budget left half made
+                continue
             put(r.output, Term(kind, text(r.inputs[0]), at=at))
             if kind == "Tensor" and at == tuple(map(ix.Ax, output_axes[text(r.inputs[0])])):
                 home[text(r.inputs[0])] = key(r.output)
     for r in rows["Const"]:
         put(r.output, Term("Const", text(r.inputs[0]), bits=i64(r.inputs[1]) % (1 << 8 * dt.named(text(r.inputs[0])).bytes)))
     for r in rows["IndexValue"]:
-        put(r.output, Term("IndexValue", "", at=(points[r.inputs[0]],)))
+        if r.inputs[0] in points:
+            put(r.output, Term("IndexValue", "", at=(points[r.inputs[0]],)))
     rounded = {key(r.output): dt.named(text(r.inputs[0])) for r in rows["Round"]}
     for kind in ("Unary", "Binary", "Ternary", "Cast", "Round"):
         for r in rows[kind]:
@@ -202,7 +206,8 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         for r in rows[kind]:
             put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[2:])), i64(r.inputs[1])))
     for r in rows["Scan"]:
-        put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
+        if r.inputs[2] in points:
+            put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
     keepable = frozenset(key(r.inputs[0]) for r in rows["MayKeep"])
     return Region(program, extents, output_axes, ordered, deps, home, keepable, rounded, dict(graph.fired))
