@@ -1,16 +1,17 @@
 """Canonical forms: one body a class, and its text up to the names of axes and tensors.
 
-The canonical member of a class is the smallest, ties broken by text; the text numbers bound axes and tensors in the
-order they are met, so it does not depend on how the source named them, nor on ids of the e-graph.
+The canonical member of a class is the smallest, ties broken by what lies inside reductions, then by text; the text numbers bound axes and
+tensors in the order they are met, so it does not depend on how the source named them, nor on ids of the e-graph.
 """
 
 from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import Counter
+import itertools
 from collections.abc import Iterable
 
+from emmy.egraph.arithmetic import normal
 from emmy.egraph.terms import Region, Term
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
@@ -88,44 +89,58 @@ def spell(value: Value, positions: dict[int, int], extents: dict[int, int]) -> t
     return "\n".join([*speller.text, last]), speller
 
 
+type Rank = tuple[int, int, int, str, str]
+
+
+class Order:
+    """The order of canonical forms: fewer products of sums, then fewer operations, then fewer of them inside reductions, then content."""
+
+    def __init__(self, region: Region):
+        self.extents = region.extents
+        self.positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
+        self.known: dict[Value, Rank] = {}
+
+    def __call__(self, v: Value) -> Rank:
+        if v not in self.known:
+            below = [self(x) for x in v.operands]
+            folded, size, inside = sum(k[0] for k in below), sum(k[1] for k in below), sum(k[2] for k in below)
+            of_sums = any(isinstance(x, loop.Apply) and x.op in ("add", "sub") for x in v.operands)
+            linear = isinstance(v, loop.Apply) and v.op in ("mul", "div") or isinstance(v, loop.Reduce) and v.monoid == "add"
+            text, speller = spell(v, self.positions, self.extents)
+            self.known[v] = (folded + (linear and of_sums), size + 1, inside + (size if v.binds is not None else 0), text,
+                             repr(sorted(speller.tensors)))
+        return self.known[v]
+
+
 def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
-    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined."""
+    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined: the first of its
+    members in `Order`, sums and products over the reals in normal form."""
     elements = region.elements()
-    positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
+    order = Order(region)
     users: dict[int, list[tuple[int, Term]]] = {}
     best: dict[int, Value] = {}
-    size: dict[int, int] = {}
-    heap: list[tuple[int, str, str, int, Term]] = []
+    heap: list[tuple[Rank, int, int, Value]] = []
+    met = itertools.count()
     wanted = None if roots is None else set(roots)
 
-    def rank(value: Value) -> tuple[str, str]:
-        text, speller = spell(value, positions, region.extents)
-        return text, repr(sorted(speller.tensors))
-
-    def build(term: Term) -> Value:
-        kids = tuple(best[k] for k in term.kids)
-        if term.kind == "Sum":      # the operands that stand most often come first, then by text
-            count = Counter(kids)
-            kids = tuple(sorted(kids, key=lambda k: (-count[k], rank(k))))
-        return term.build(kids, elements.get(term.label))
-
     def offer(c: int, term: Term) -> None:
-        heapq.heappush(heap, (1 + sum(size[k] for k in term.kids), *rank(build(term)), c, term))
+        made = term.build(tuple(best[k] for k in term.kids), elements.get(term.label))
+        made = normal(made, order) if region.real else made
+        heapq.heappush(heap, (order(made), next(met), c, made))
 
     for c, terms in region.terms.items():
         for term in terms:
-            if term.kind == "Tensor":
+            if term.kind in ("Tensor", "Sum"):
                 continue
             for k in set(term.kids):
                 users.setdefault(k, []).append((c, term))
             if not term.kids:
                 offer(c, term)
     while heap and (wanted is None or wanted):
-        n, _, _, c, term = heapq.heappop(heap)
+        *_, c, made = heapq.heappop(heap)
         if c in best:
             continue
-        best[c] = build(term)
-        size[c] = n
+        best[c] = made
         if wanted is not None:
             wanted.discard(c)
         for user, other in users.get(c, ()):

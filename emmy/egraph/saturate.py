@@ -51,4 +51,4 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
     graph.schedule(f"(seq {deps} {run('cut')} (saturate {run('measure')}) (saturate {run('starve')}))")
     if graph.schedule(run("split")):
         graph.schedule(f"(seq {run('split')} (saturate (seq {run('replace')} {index})) {deps})")
-    return decode(graph, program, axes)
+    return decode(graph, program, axes, "real" in classes)
