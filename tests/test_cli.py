@@ -95,11 +95,11 @@ def test_targets_differ_in_what_they_allow() -> None:
 
 def test_a_rule_file_takes_part(tmp_path: Path) -> None:
     path = tmp_path / "inverse.egg"
-    path.write_text('(rewrite (Unary "log" (Unary "exp" x)) x :ruleset algebra-real :name "log-of-exp")\n')
-    words = ("compile", "-c", "torch.randn(8).exp().log()", "--ir", "tile")
-    assert "log(exp(" in Said(*words).well()
-    assert "exp" not in Said(*words, "--rules", path).well().partition("store")[2].partition("=")[2].splitlines()[0]
-    assert "exp(" in Said(*words, "--rules", path, "--math", "exact").well(), "class real is not admitted"
+    path.write_text('(rewrite (Unary "recip" (Unary "recip" x)) x :ruleset algebra-real :name "reciprocal-twice")\n')
+    words = ("compile", "-c", "torch.randn(8).reciprocal().reciprocal()", "--ir", "tile")
+    assert "recip(recip(" in Said(*words).well()
+    assert "recip" not in Said(*words, "--rules", path).well().partition("store")[2].partition("=")[2].splitlines()[0]
+    assert "recip(" in Said(*words, "--rules", path, "--math", "exact").well(), "class real is not admitted"
 
 
 def test_knobs_pin_the_row() -> None:
@@ -265,7 +265,7 @@ def test_build(tmp_path: Path, model: Path) -> None:
 def test_rules_lists_every_rule_once() -> None:
     listed = [line.split()[0] for line in Said("rules", "list").well().splitlines()[1:] if line[0] != " "]
     written = [name for file in sorted((ROOT / "rules").glob("[lt]*/*.egg")) for name in re.findall(r':name "([^"]+)"', file.read_text())]
-    assert sorted(listed) == sorted(written) and len(set(listed)) > 50
+    assert sorted({re.sub("[<=>]+$", "", name) for name in listed}) == sorted(written) and len(set(listed)) > 50
 
 
 def test_rules_that_fired_on_a_program_have_an_account() -> None:
@@ -295,7 +295,7 @@ def test_a_rule_that_grows_for_ever_is_told_on_the_standard_error(tmp_path: Path
 
 def test_rules_of_a_phase() -> None:
     lines = Said("rules", "list", "--phase", "algebra").well().splitlines()
-    assert len(lines) > 3 and all("algebra" in line for line in lines[1:])
+    assert len(lines) > 3 and all("algebra" in line for line in lines[1:] if line[0] != " ")
     assert "sum_a x*y = x * sum_a y where x does not depend on a" in lines[1]
 
 

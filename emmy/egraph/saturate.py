@@ -33,19 +33,22 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
 
     Where a phase ends by its budget, what has been found by then is sound, if less than all; an EmmyWarning names the rule that spent
     most of it.  Phases that instantiate values end by themselves under the house's rules, so there it is a further rule that is named,
-    and left out: without those phases nothing is found."""
+    and left out: without those phases nothing is found.  Rounds bound the depth of rewriting: their end is told only where a further rule
+    grew most."""
     extra = tuple(extra)
     done = run(program, math, extra, budget)
     if not done.over:
-        return decode(done.graph, program, output_axes(program))
+        return decode(done.graph, program, output_axes(program), "real" in math_classes(math))
     overrun, *others = done.over.values()
-    own = run(program, math, extra, budget, apart=True).rules
+    mine, own = further(extra), run(program, math, extra, budget, apart=True).rules
     if overrun.phase in INSTANTIATING:
-        overrun = overrun.blamed({key: spent for key, spent in own.items() if key[1] in further(extra)})._replace(left_out=True)
+        overrun = overrun.blamed({key: spent for key, spent in own.items() if key[1] in mine})._replace(left_out=True)
         region = saturate(program, math, [without(overrun.rule, *file) for file in extra], budget)
     else:
         overrun = overrun.blamed(own)
-        region = decode(done.graph, program, output_axes(program))
+        region = decode(done.graph, program, output_axes(program), "real" in math_classes(math))
+    if overrun.short == "rounds" and overrun.rule not in mine:
+        return region
     warnings.warn(EmmyWarning(str(overrun)), stacklevel=2)
     return region._replace(over=(overrun, *others, *region.over))
 
@@ -84,7 +87,8 @@ def run(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, st
         if not any(updated) or runner.over:
             break
     else:
-        runner.ended(REWRITING)
+        if set(further(extra).values()) & set(REWRITING):
+            runner.ended(REWRITING)
     deps()
     once("cut")
     fixpoint(phase("measure"))

@@ -97,7 +97,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {kernel.output.element.bytes})",
             f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
-            f"(set (StateBytes) {sum(x.dtype.bytes for f in kernel.folds if f.name in top for x in f.lifts)})",
+            f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
     out += load_facts(kernel, free)

@@ -114,6 +114,7 @@ class Court:
             case "Index": return self.indices[sort, value]
             case "Point": return self.points[sort, value]
             case "Value": return self.values[sort, value]
+            case "BigRat": return self.engine.value_to_bigrat(value)
             case "Values": return [self.values["Value", v] for v in self.engine.value_to_multiset(value)]
         raise KeyError(sort)
 
@@ -176,6 +177,8 @@ class Court:
             case "Const", [element, bits]:
                 element = dt.named(element)
                 return held(self.space.full(dt.value(element, bits % (1 << 8 * element.bytes))), element)
+            case "Number", [element, q]: return held(self.space.full(float(q)), dt.named(element))
+            case "Difference", [_, x, y]: return self.apply("sub", [x, y], held)
             case "IndexValue", [at]: return held(at.astype(np.int64), dt.i64)
             case "Unary" | "Binary" | "Ternary", [op, *xs]: return self.apply(op, xs, held)
             case "Replace", [x, a, i]: return held(self.replace(x.value, a, i), x.dtype, x.scale)
@@ -193,8 +196,10 @@ class Court:
         element, n = self.compute(x.dtype), self.space.extents[dim]
         match name, args:
             case "Scan", [monoid, _, at, _]: return held(self.space.scan(monoid, dim, at, x.value, element), x.dtype, x.scale)
-            case "Pivot", _: return held(self.space.reduce("max", [dim], [x.value], element), x.dtype)
-            case "Channel", [_, _, score, _]: return held(self.space.channel(dim, score.value, [x.value], element), x.dtype, n * x.scale)
+            case "Pivot", [recipe, *_]: return held(self.space.pivot(recipe, dim, x.value, element), x.dtype, x.scale)
+            case "Channel", [recipe, _, score, _]:
+                scale = n * x.scale * (score.scale ** 2 if recipe == "moments" else 1)
+                return held(self.space.channel(recipe, dim, score.value, [x.value], element), x.dtype, scale)
         return held(self.space.reduce(args[0], [dim], [x.value], element), x.dtype, n * x.scale if args[0] == "add" else None)
 
     def replace(self, x: Array, axis: int, at: Array) -> Array:

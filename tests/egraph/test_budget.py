@@ -69,13 +69,13 @@ def test_time_is_a_budget_too() -> None:
 
 @pytest.mark.parametrize("math", ["fast", "exact"])
 def test_rules_run_apart_find_the_same_and_the_account_adds_up(math: str) -> None:
-    program = compile(lambda x, w: torch.nn.functional.layer_norm(x, (32,)).softmax(-1) @ w, torch.empty(2048, 32), torch.empty(32, 8)).loop
+    program = compile(lambda x, w: torch.nn.functional.rms_norm(x, (32,)).softmax(-1) @ w, torch.empty(2048, 32), torch.empty(32, 8)).loop
     plain, apart = (run(program, math, apart=flag) for flag in (False, True))
     assert plain.graph.sizes() == apart.graph.sizes() and plain.size == sum(plain.graph.sizes().values())
     for phase, spent in apart.phases.items():
         own = [s for (of, _), s in apart.rules.items() if of == phase]
         assert sum(s.nodes for s in own) == spent.nodes and sum(s.matches for s in own) == spent.matches
-    fired = {rule for rule, count in plain.graph.fired.items() if count}
+    fired = {rule.removesuffix("=>").removesuffix("<=") for rule, count in plain.graph.fired.items() if count}
     assert not plain.rules and fired == {rule for (_, rule), s in apart.rules.items() if s.matches}
 
 
