@@ -90,10 +90,15 @@ def spell(value: Value, positions: dict[int, int], extents: dict[int, int]) -> t
 
 def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
     """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined."""
+    return {c: value for c, (_, value) in smallest(region, roots).items()}
+
+
+def smallest(region: Region, roots: Iterable[int] | None = None) -> dict[int, tuple[Term, Value]]:
+    """The canonical member of every class that has one (or until `roots` are all settled) with its body, members before their users."""
     elements = region.elements()
     positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
     users: dict[int, list[tuple[int, Term]]] = {}
-    best: dict[int, Value] = {}
+    best: dict[int, tuple[Term, Value]] = {}
     size: dict[int, int] = {}
     heap: list[tuple[int, str, str, int, Term]] = []
     wanted = None if roots is None else set(roots)
@@ -103,7 +108,7 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
         return text, repr(sorted(speller.tensors))
 
     def build(term: Term) -> Value:
-        kids = tuple(best[k] for k in term.kids)
+        kids = tuple(best[k][1] for k in term.kids)
         if term.kind == "Sum":      # the operands that stand most often come first, then by text
             count = Counter(kids)
             kids = tuple(sorted(kids, key=lambda k: (-count[k], rank(k))))
@@ -124,7 +129,7 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
         n, _, _, c, term = heapq.heappop(heap)
         if c in best:
             continue
-        best[c] = build(term)
+        best[c] = term, build(term)
         size[c] = n
         if wanted is not None:
             wanted.discard(c)
