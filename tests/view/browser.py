@@ -34,6 +34,7 @@ class Page:
         os.close(theirs_in)
         os.close(theirs_out)
         self.read, self.write, self.buffer, self.sent = ours_in, ours_out, b"", 0
+        self.ready = 0.0        # milliseconds from the start of loading until a test found the page drawn
         self.session: dict[str, str] = {}
         self.events: list[dict[str, Any]] = []
         page = next(t for t in self.send("Target.getTargets")["targetInfos"] if t["type"] == "page")
