@@ -23,7 +23,8 @@ class Card(NamedTuple):
 class Line(NamedTuple):
     """From a row of a class to a child: an operand, or through `memory` the class that a kernel computed for it to load.
 
-    It runs from (x1, y1) to (x2, y2), the top of the child; out of the row on the left (side -1) or right (1), or of the bottom (0)."""
+    It runs from (x1, y1), on the left of the row (side -1), its right (1) or the card's bottom (0), down the lanes `by`, each a (middle,
+    top, bottom), to (x2, y2) on top of the child."""
 
     source: int
     row: int
@@ -34,6 +35,7 @@ class Line(NamedTuple):
     y1: float
     x2: float
     y2: float
+    by: tuple[tuple[float, float, float], ...]
 
 
 def extracted(picture: Picture) -> dict[int, tuple[int, ...]]:
@@ -60,23 +62,29 @@ def arrange(picture: Picture, rows: Mapping[int, Sequence[int]]) -> tuple[dict[i
             m = picture.classes[c].members[row]
             for k, memory in below(picture, c, m):
                 if k in rows:
-                    weights[c, k] = max(weights.get((c, k), 0.0), style.CHOSEN if m.kernels else style.OTHER)
+                    weights[c, k] = max(weights.get((c, k), 0.0), _weight(picture, c, row))
                     links.append((c, row, k, memory))
     rank = {c: n for n, c in enumerate(picture.classes)}
-    placed = place(heights, [Edge(c, k, weight) for (c, k), weight in weights.items()], rank, style.PITCH, style.GAP)
-    cards = {c: Card(tuple(mine), len(picture.classes[c].members) - len(mine), *placed[c], int(heights[c])) for c, mine in rows.items()}
-    return cards, [_line(cards, *link) for link in links]
+    edges = [Edge(c, k, weight) for (c, k), weight in weights.items()]
+    places = place(heights, edges, rank, style.WIDTH, style.LANE, style.APART, style.GAP)
+    cards = {c: Card(tuple(mine), len(picture.classes[c].members) - len(mine), *places.corners[c], int(heights[c]))
+             for c, mine in rows.items()}
+    return cards, [_line(cards, c, row, k, memory, places.between(c, k)) for c, row, k, memory in links]
 
 
-def _line(cards: Mapping[int, Card], source: int, row: int, target: int, memory: bool) -> Line:
+def _weight(picture: Picture, c: int, row: int) -> float:
+    return style.CHOSEN if picture.classes[c].members[row].kernels else style.OTHER
+
+
+def _line(cards: Mapping[int, Card], source: int, row: int, target: int, memory: bool, by: tuple[tuple[float, float, float], ...]) -> Line:
     start, end = cards[source], cards[target]
+    first, last = (by[0][0], by[-1][0]) if by else (end.x + style.WIDTH / 2, None)      # where it wants to leave, and to arrive
     if len(start.rows) == 1:
-        x = _inside(end.x + style.WIDTH / 2, start)
-        return Line(source, row, target, memory, 0, x, start.y + start.height, _inside(x, end), end.y)
-    side = 1 if end.x >= start.x else -1
-    x = start.x + style.WIDTH if side > 0 else start.x
-    y = start.y + style.HEAD + style.ROW * (start.rows.index(row) + 0.5)
-    return Line(source, row, target, memory, side, x, y, _inside(x + side * 22, end), end.y)
+        side, x, y = 0, _inside(first, start), start.y + start.height
+    else:
+        side = 1 if first >= start.x + style.WIDTH / 2 else -1
+        x, y = start.x + (style.WIDTH if side > 0 else 0), start.y + style.HEAD + style.ROW * (start.rows.index(row) + 0.5)
+    return Line(source, row, target, memory, side, x, y, _inside(x + side * 22 if last is None else last, end), end.y, by)
 
 
 def _inside(x: float, card: Card) -> float:

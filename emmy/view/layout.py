@@ -2,13 +2,15 @@
 
 An order of the classes makes the drawing acyclic where the e-graph is not: an edge that leads forward in it decides the layers, one
 that leads back does not.  Within its layer a class lies as near as it can to the mean of its neighbours, by sweeps that each solve a
-least-squares problem with the cards kept apart (isotonic regression by pooling adjacent violators).  `page/place.js` is the same
-procedure for the classes that are on the screen.
+least-squares problem with the cards kept apart (isotonic regression by pooling adjacent violators).  Heavy edges that pass a layer get
+a *lane* through it, one for all that lead to the same class, so that they run between the cards.  `page/place.js` is the same procedure
+for the classes that are on the screen.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from graphlib import TopologicalSorter
 from typing import NamedTuple
@@ -16,13 +18,13 @@ from typing import NamedTuple
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-SWEEPS = 12
+SWEEPS, STRAIGHT = 12, 8       # passes over the layers; how much more a lane wants to be straight than an edge to be short
 Kids = Mapping[int, Sequence[Sequence[int]]]
 """The children of each member of each class."""
 
 
 class Edge(NamedTuple):
-    """From a class to a child of one of its members; `weight` is how much the edge wants to be short."""
+    """From a class to a child of one of its members; `weight` is how much the edge wants to be short, and over 1 it gets lanes."""
 
     source: int
     target: int
@@ -107,44 +109,79 @@ def layers(classes: Collection[int], edges: Sequence[Edge], rank: Mapping[int, i
     return found
 
 
-def place(height: Mapping[int, float], edges: Sequence[Edge], rank: Mapping[int, int], pitch: float,
-          gap: float) -> dict[int, tuple[float, float]]:
-    """(left, top) of a card of each class of `height`: `pitch` apart at least within a layer, and layers `gap` apart."""
+class Places(NamedTuple):
+    """The upper left corners of the cards; the layer of each class; (middle, top, bottom) of the lane to a class through a layer."""
+
+    corners: dict[int, tuple[float, float]]
+    layer: dict[int, int]
+    lanes: dict[tuple[int, int], tuple[float, float, float]]
+
+    def between(self, source: int, target: int) -> tuple[tuple[float, float, float], ...]:
+        """The lanes of an edge, from its source down; none unless they are there all the way."""
+        by = [self.lanes.get((target, n)) for n in range(self.layer[source] + 1, self.layer[target])]
+        return tuple(lane for lane in by if lane is not None) if None not in by else ()
+
+
+def place(height: Mapping[int, float], edges: Sequence[Edge], rank: Mapping[int, int], width: float, lane: float, apart: float,
+          gap: float) -> Places:
+    """Cards of `width` and the height of each class, and lanes as wide as `lane`, `apart` within a layer; layers are a `gap` apart."""
     rows = layers(height, edges, rank)
+    layer = {c: n for n, row in enumerate(rows) for c in row}
+    size = dict.fromkeys(height, width)
     near: dict[int, list[tuple[int, float]]] = {c: [] for c in height}
-    for edge in edges:
-        near[edge.source].append((edge.target, edge.weight))
-        near[edge.target].append((edge.source, edge.weight))
-    left: dict[int, float] = {}
+    lanes: dict[tuple[int, int], int] = {}
+    fresh = itertools.count(1 + max(height, default=-1))
+
+    def join(a: int, b: int, weight: float) -> None:
+        near[a].append((b, weight))
+        near[b].append((a, weight))
+
+    def into(target: int, n: int, weight: float) -> int:
+        """The lane to a class through layer n, led on to the class; the class itself in its own layer."""
+        last = target
+        for m in range(layer[target] - 1, n - 1, -1):
+            if (target, m) not in lanes:
+                lanes[target, m] = made = next(fresh)
+                size[made], near[made] = lane, []
+                rows[m].append(made)
+                join(made, last, weight if last == target else weight * STRAIGHT)
+            last = lanes[target, m]
+        return last
+
+    for source, target, weight in edges:
+        passes = weight > 1 and layer[source] < layer[target]
+        join(source, into(target, layer[source] + 1, weight) if passes else target, weight)
+    middle: dict[int, float] = {}
     for row in rows:      # first as they come, each below its users as far as these are placed
-        _settle(row, {c: _mean(near[c], left, 0.0) for c in row}, pitch, left)
+        _settle(row, {c: _mean(near[c], middle, 0.0) for c in row}, size, apart, middle)
     for sweep in range(SWEEPS):
         for row in rows[::-1] if sweep % 2 == 0 else rows:
-            _settle(row, {c: _mean(near[c], left, left[c]) for c in row}, pitch, left)
-    placed: dict[int, tuple[float, float]] = {}
-    top = 0.0
+            _settle(row, {c: _mean(near[c], middle, middle[c]) for c in row}, size, apart, middle)
+    tops = [0.0]
     for row in rows:
-        placed |= {c: (left[c], top) for c in row}
-        top += max(height[c] for c in row) + gap
-    return placed
+        tops.append(tops[-1] + max(height[c] for c in row if c in height) + gap)
+    return Places({c: (middle[c] - width / 2, tops[layer[c]]) for c in height}, layer,
+                  {(target, n): (middle[c], tops[n], tops[n + 1] - gap) for (target, n), c in lanes.items()})
 
 
-def _mean(near: Sequence[tuple[int, float]], left: Mapping[int, float], otherwise: float) -> float:
+def _mean(near: Sequence[tuple[int, float]], middle: Mapping[int, float], otherwise: float) -> float:
     """The weighted mean of the neighbours that are placed, added up in order: `sum` would compensate, which the page's script does not."""
     total = weighted = 0.0
     for c, weight in near:
-        if c in left:
+        if c in middle:
             total += weight
-            weighted += left[c] * weight
+            weighted += middle[c] * weight
     return weighted / total if total else otherwise
 
 
-def _settle(row: list[int], wanted: Mapping[int, float], pitch: float, left: dict[int, float]) -> None:
-    """Order a layer by the wanted places and give each class the nearest one to it that keeps the cards apart, in least squares."""
+def _settle(row: list[int], wanted: Mapping[int, float], size: Mapping[int, float], apart: float, middle: dict[int, float]) -> None:
+    """Order a layer by the wanted middles and give each the nearest one to it that keeps all apart, in least squares."""
     row.sort(key=wanted.__getitem__)
-    blocks: list[tuple[float, int]] = []        # of cards that touch: the sum of where each wants the first of the layer, and how many
+    offset: list[float] = []                    # of each middle from the first, were all packed
+    blocks: list[tuple[float, int]] = []        # of those that touch: the sum of where each wants the first, and how many
     for k, c in enumerate(row):
-        total, count = wanted[c] - k * pitch, 1
+        offset.append(offset[-1] + (size[row[k - 1]] + size[c]) / 2 + apart if k else 0.0)
+        total, count = wanted[c] - offset[k], 1
         while blocks and blocks[-1][0] * count >= total * blocks[-1][1]:
             before, others = blocks.pop()
             total, count = total + before, count + others
@@ -152,5 +189,5 @@ def _settle(row: list[int], wanted: Mapping[int, float], pitch: float, left: dic
     k = 0
     for total, count in blocks:
         for c in row[k:k + count]:
-            left[c] = total / count + k * pitch
+            middle[c] = total / count + offset[k]
             k += 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from emmy.view.picture import Member
 
 WIDTH, HEAD, ROW, FOOT = 264, 24, 18, 5     # of a card: its width, the heights of its head and of a row, the room below its rows
-PITCH, GAP = 290, 46                        # from a card of a layer to the next; between layers
-CHOSEN, OTHER = 4.0, 1.0                    # how much an edge wants to be short
-METRICS = {"width": WIDTH, "head": HEAD, "row": ROW, "foot": FOOT, "pitch": PITCH, "gap": GAP, "chosen": CHOSEN, "other": OTHER}
+LANE, APART, GAP = 4, 26, 46                # how wide a lane is; between cards and lanes of a layer; between layers
+CHOSEN, OTHER = 4.0, 1.0                    # how much an edge wants to be short (emmy.view.layout)
+METRICS = {"width": WIDTH, "head": HEAD, "row": ROW, "foot": FOOT, "lane": LANE, "apart": APART, "gap": GAP, "chosen": CHOSEN,
+           "other": OTHER}
 PALETTE = ("#2f6fde", "#d9702b", "#1f9d63", "#b5408f", "#7a5fd0", "#b8930f", "#1490a6", "#d2453f", "#67881f", "#8d6552")
 """The colours of kernels, in turn."""
 

@@ -69,23 +69,32 @@ def _counts(picture: Picture) -> str:
     return " · ".join([*(f"{n} {one if n == 1 else many}" for n, one, many in amounts), f"predicted {style.duration(seconds)}"])
 
 
+def _written(picture: Picture) -> dict[str, int]:
+    """The kernel that writes a tensor."""
+    return {k.writes: n for n, k in enumerate(picture.kernels)}
+
+
 def _kernels(picture: Picture, line: Line) -> tuple[int, ...]:
     return picture.classes[line.source].members[line.row].kernels
 
 
 def _line(picture: Picture, line: Line) -> str:
     """A line leaves its row level or the card's bottom upright, and ends upright; one through memory is dashed."""
-    x1, y1, x2, y2, kernels = line.x1, line.y1, line.x2, line.y2, _kernels(picture, line)
-    down = min(max(abs(y2 - y1) / 2, 20), 150)
-    bend = f"{x1 + line.side * min(max(abs(x2 - x1) * 0.7, 18), 140):.1f} {y1:.1f}" if line.side else f"{x1:.1f} {y1 + down:.1f}"
-    path = f"M{x1:.1f} {y1:.1f}C{bend} {x2:.1f} {y2 - down:.1f} {x2:.1f} {y2:.1f}"
+    kernels = _kernels(picture, line)
+    x, y, side = line.x1, line.y1, line.side
+    path = [f"M{x:.1f} {y:.1f}"]
+    for to, top, bottom in (*line.by, (line.x2, line.y2, line.y2)):
+        down = min(max(abs(top - y) / 2, 20), 150)
+        bend = f"{x + side * min(max(abs(to - x) * 0.7, 18), 140):.1f} {y:.1f}" if side else f"{x:.1f} {y + down:.1f}"
+        path.append(f"C{bend} {to:.1f} {top - down:.1f} {to:.1f} {top:.1f}V{bottom:.1f}")
+        x, y, side = to, bottom, 0
     paint = f"stroke:{style.colour(kernels[0])};stroke-width:1.6{';stroke-dasharray:7 5' * line.memory}" if kernels else ""
-    return _tag("path", class_="line", d=path, style=paint)
+    return _tag("path", class_="line", d="".join(path), style=paint)
 
 
 def _card(picture: Picture, c: int, card: Card) -> str:
     """A class: its number, type and axes in the head, which has the colour of the kernel that writes it, then its rows."""
-    x, written = picture.classes[c], {k.writes: n for n, k in enumerate(picture.kernels)}
+    x, written = picture.classes[c], _written(picture)
     kernel = next((written[t] for t in x.keeps if t in written), None)
     chosen = next((m.kernels[0] for m in x.members if m.kernels), None)
     most = int((style.WIDTH - 24) / LETTER)
@@ -108,14 +117,17 @@ def _card(picture: Picture, c: int, card: Card) -> str:
 
 
 def _row(picture: Picture, c: int, k: int, y: int) -> list[str]:
-    """A member: a bar for each kernel that chose it, its text, its cost."""
-    m = picture.classes[c].members[k]
-    left, cost = 12 + 4 * max(0, len(m.kernels) - 1), style.cost(m)
+    """A member: a bar for each kernel that chose it, a square if it loads what a kernel wrote, its text, its cost."""
+    m, written = picture.classes[c].members[k], _written(picture)
+    cut, cost = [style.colour(written[m.tensor])] if m.kernels and m.tensor in written else [], style.cost(m)
+    left = 12 + 4 * max(0, len(m.kernels) - 1) + 13 * len(cut)
     text = _clip(m.text, int((style.WIDTH - 14 - left) / LETTER) - len(cost) - 1)
     wide, high, colours = style.WIDTH - 2, style.ROW - 2, [style.colour(kernel) for kernel in m.kernels]
     tint = [_tag("rect", x=1, y=y, width=wide, height=style.ROW, fill=colour, opacity=0.13) for colour in colours[-1:]]
     bars = [_tag("rect", x=1 + 4 * n, y=y + 1, width=3, height=high, fill=colour) for n, colour in enumerate(colours)]
-    return [*tint, *bars, _text(text, left, y + 13, "" if m.kernels else "dim"), _text(cost, style.WIDTH - 10, y + 13, "dim", end=True)]
+    square = [_tag("rect", x=left - 12, y=y + 5, width=8, height=8, rx=2, fill=colour) for colour in cut]
+    words = [_text(text, left, y + 13, "" if m.kernels else "dim"), _text(cost, style.WIDTH - 10, y + 13, "dim", end=True)]
+    return [*tint, *bars, *square, *words]
 
 
 def _text(text: str, x: float, y: float, kind: str, end: bool = False) -> str:

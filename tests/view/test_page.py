@@ -83,7 +83,9 @@ def test_the_page_lays_out_as_the_picture_does(show: Any, whole: bool) -> None:
     assert tab.run("[...cards.values()].map(c => [classes[c.i].key, c.x, c.y, c.h])") \
         == [[c, pytest.approx(card.x), card.y, card.height] for c, card in cards.items()]
     there = tab.run("edges.map(e => [classes[e.i].key, e.row, classes[e.k].key, e.memory, e.side, e.x1, e.y1, e.x2, e.y2])")
-    assert there == [[*line[:5], *map(pytest.approx, line[5:])] for line in lines]
+    assert there == [[*line[:5], *map(pytest.approx, line[5:9])] for line in lines]
+    assert tab.run("edges.map(e => e.by)") == [[pytest.approx(lane) for lane in line.by] for line in lines]
+    assert any(line.by for line in lines)
 
 
 def test_a_search_finds_members_by_operator_class_and_tensor(show: Any) -> None:

@@ -44,8 +44,8 @@ function emphasised(e) {
 
 function drawEdges(seen) {
   const s = look.scale, groups = new Map();
-  const near = edges.filter(e => Math.max(e.x1, e.x2) + 60 > seen.left && Math.min(e.x1, e.x2) - 60 < seen.right
-    && Math.max(e.y1, e.y2) + 40 > seen.top && Math.min(e.y1, e.y2) - 40 < seen.bottom);
+  const near = edges.filter(e => e.right + 140 > seen.left && e.left - 140 < seen.right
+    && Math.max(e.y1, e.y2) + 150 > seen.top && Math.min(e.y1, e.y2) - 150 < seen.bottom);
   for (const e of near) {
     const key = `${emphasised(e) ? 2 : e.kernels.length ? 1 : 0}:${e.kernels.length ? e.kernels[0] : -1}:${Number(e.memory)}`;
     groups.has(key) ? groups.get(key).push(e) : groups.set(key, [e]);
@@ -56,7 +56,7 @@ function drawEdges(seen) {
     for (const e of groups.get(key)) trace(e, near.length > FEW && strength < 2);
     pen.strokeStyle = pen.fillStyle = kernel >= 0 ? data.kernels[kernel].colour : strength ? ink.ink : ink.edge;
     pen.globalAlpha = (strength === 2 ? .95 : strength ? .75 : s < TEXT ? .35 : .7) * (searching() && strength < 2 ? .4 : 1);
-    pen.lineWidth = (strength === 2 ? 2 : strength ? 1.6 : 1) / Math.max(Math.min(s, 1), .3);
+    pen.lineWidth = (strength === 2 ? kernel < 0 ? 1.4 : 2 : strength ? 1.6 : 1) / Math.max(Math.min(s, 1), .3);
     pen.setLineDash(memory ? [7, 5] : []);
     pen.stroke();
     if (s < TEXT) continue;
@@ -68,12 +68,20 @@ function drawEdges(seen) {
   pen.globalAlpha = 1;
 }
 
+// Down from the row, out on its side, and by way of the lanes; or straight, where so many are seen that the bends are not.
 function trace(e, straight) {
-  pen.moveTo(e.x1, e.y1);
-  if (straight) { pen.lineTo(e.x2, e.y2); return; }
-  const down = Math.min(Math.max(Math.abs(e.y2 - e.y1) / 2, 20), 150);
-  if (e.side === 0) pen.bezierCurveTo(e.x1, e.y1 + down, e.x2, e.y2 - down, e.x2, e.y2);
-  else pen.bezierCurveTo(e.x1 + e.side * Math.min(Math.max(Math.abs(e.x2 - e.x1) * .7, 18), 140), e.y1, e.x2, e.y2 - down, e.x2, e.y2);
+  let x = e.x1, y = e.y1, side = e.side;
+  pen.moveTo(x, y);
+  for (const [to, top, bottom] of [...e.by, [e.x2, e.y2, e.y2]]) {
+    const down = Math.min(Math.max(Math.abs(top - y) / 2, 20), 150);
+    if (straight) pen.lineTo(to, top);
+    else if (side) pen.bezierCurveTo(x + side * Math.min(Math.max(Math.abs(to - x) * .7, 18), 140), y, to, top - down, to, top);
+    else pen.bezierCurveTo(x, y + down, to, top - down, to, top);
+    if (bottom > top) pen.lineTo(to, bottom);
+    x = to;
+    y = bottom;
+    side = 0;
+  }
 }
 
 function drawCard(card) {
@@ -137,7 +145,7 @@ function drawRows(card, hit) {
       box(left - 12, top + M.row / 2 - 4, 8, 8, 2);
       pen.fill();
     }
-    pen.fillStyle = m.kernels.length ? ink.ink : ink.dim;
+    pen.fillStyle = m.kernels.length || hit && hit.has(row) ? ink.ink : ink.dim;
     if (!text) { pen.fillRect(left, top + 7, Math.min(m.text.length * letter, card.w - 60), 4); return; }
     pen.font = `11px ${ink.mono}`;
     pen.fillText(clip(m.text, Math.floor((card.x + card.w - 14 - left) / letter) - m.cost.length - 1), left, base);
@@ -150,7 +158,7 @@ function drawRows(card, hit) {
       pen.fillStyle = ink.hit;
       pen.fillRect(card.x + 1, top, card.w - 2, M.row);
     }
-    pen.fillStyle = ink.dim;
+    pen.fillStyle = hidden ? ink.ink : ink.dim;
     pen.font = `italic 11px ${ink.mono}`;
     pen.fillText(`+ ${card.more} more member${card.more > 1 ? "s" : ""}`, card.x + 12, top + M.row / 2 + 4);
   }

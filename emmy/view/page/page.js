@@ -81,7 +81,7 @@ function readAddress() {
   $("query").value = words.get("q") || "";
   arrange();
   search({ query: $("query").value, rule: data.rules.some(r => r.name === rule) ? rule : null });
-  fit(undefined, state.all ? 0 : .5);
+  fit(undefined, state.all ? 0 : .75);      // what does not fit is shown from the results down, as large as it can be read
   if (picked !== undefined) visit(picked);
 }
 

@@ -44,8 +44,9 @@ function below(i, m) {
   return [...[...new Set(m.kids)].map(k => [k, false]), ...kept === i ? [] : [[kept, true]]];
 }
 
-// Lays the visible classes out.  A card is {i, rows, more, x, y, w, h}, an edge {i, row, k, kernels, memory, side, x1, y1, x2, y2}:
-// from the bottom of a card that shows one row (side 0), else from the side of its row (1 for the right), to the top of the child.
+// Lays the visible classes out.  A card is {i, rows, more, x, y, w, h}, an edge {i, row, k, kernels, memory, side, x1, y1, by, x2, y2}:
+// from the bottom of a card that shows one row (side 0), else from the left (-1) or right (1) of its row, down the lanes `by`, each
+// [middle, top, bottom], to the top of the child.
 function arrange() {
   const shown = visible(), heights = new Map(), weights = new Map(), links = [];
   const on = new Set(shown), rowsOf = new Map(shown.map(i => [i, rows(i)]));
@@ -60,19 +61,20 @@ function arrange() {
       }
     }
   }
-  const placed = place(heights, [...weights].map(([key, w]) => [Math.floor(key / classes.length), key % classes.length, w]), M.pitch, M.gap);
+  const ends = [...weights].map(([key, weight]) => [Math.floor(key / classes.length), key % classes.length, weight]);
+  const places = place(heights, ends, M.width, M.lane, M.apart, M.gap);
   cards = new Map(shown.map(i => {
-    const [x, y] = placed.get(i), mine = rowsOf.get(i);
+    const [x, y] = places.corner(i), mine = rowsOf.get(i);
     return [i, { i, rows: mine, more: classes[i].members.length - mine.length, x, y, w: M.width, h: heights.get(i) }];
   }));
   edges = links.map(link => {
-    const from = cards.get(link.i), to = cards.get(link.k), inside = (x, card) => Math.min(Math.max(x, card.x + 16), card.x + card.w - 16);
-    if (from.rows.length === 1) {
-      const x1 = inside(to.x + to.w / 2, from);
-      return { ...link, side: 0, x1, y1: from.y + from.h, x2: inside(x1, to), y2: to.y };
-    }
-    const side = to.x >= from.x ? 1 : -1, x1 = side > 0 ? from.x + from.w : from.x;
-    return { ...link, side, x1, y1: from.y + M.head + M.row * (from.rows.indexOf(link.row) + .5), x2: inside(x1 + side * 22, to), y2: to.y };
+    const from = cards.get(link.i), to = cards.get(link.k), by = places.between(link.i, link.k);
+    const inside = (x, card) => Math.min(Math.max(x, card.x + 16), card.x + card.w - 16), first = by.length ? by[0][0] : to.x + to.w / 2;
+    const side = from.rows.length === 1 ? 0 : first >= from.x + from.w / 2 ? 1 : -1;
+    const x1 = side ? from.x + (side > 0 ? from.w : 0) : inside(first, from);
+    const y1 = side ? from.y + M.head + M.row * (from.rows.indexOf(link.row) + .5) : from.y + from.h;
+    const across = [x1, to.x + to.w / 2, ...by.map(lane => lane[0])], x2 = inside(by.length ? by.at(-1)[0] : x1 + side * 22, to);
+    return { ...link, side, x1, y1, by, x2, y2: to.y, left: Math.min(...across, x2), right: Math.max(...across, x2) };
   });
 }
 
