@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from emmy.cli import options
+from emmy.cli.explain import known
 from emmy.errors import EmmyError
 
 SUFFIXES = {".html": "a page to search", ".svg": "a picture", ".json": "the extraction-gym format"}
@@ -32,10 +33,9 @@ def command(output: Output, file: options.File = None, snippet: options.Snippet 
     picture = of_program(program, snippet or str(file))
     match output.suffix:
         case ".html":
-            from emmy.cli.rules import rulebook
             from emmy.view.html import page
 
-            output.write_text(page(picture, {rule.name: rule.says for rule in rulebook()}))
+            output.write_text(page(picture, {name: rule.says for name, rule in known(program).items()}))
         case ".svg":
             from emmy.view.svg import svg
 
