@@ -102,7 +102,7 @@ def of_program(program: Program, title: str) -> Picture:
 
 def picture(outlined: Outlined, extracted: Sequence[partition.Kernel], kernels: tuple[Kernel, ...], gpu: Hardware, made: MadeBy,
             title: str = "", settings: tuple[str, ...] = ()) -> Picture:
-    """The picture of a region and of the `kernels` extracted from it.
+    """The picture of a region and of the bodies `extracted` from it, each with what `kernels` says of it.
 
     It has every class with a canonical form and every member made of such classes: the others have no finite term."""
     region = outlined.region

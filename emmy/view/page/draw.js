@@ -52,6 +52,7 @@ function drawEdges(seen) {
   }
   for (const key of [...groups.keys()].sort()) {
     const [strength, kernel, memory] = key.split(":").map(Number);
+    if (!strength && s < BARS) continue;        // from far off only the extracted program is told apart
     pen.beginPath();
     for (const e of groups.get(key)) trace(e, near.length > FEW && strength < 2);
     pen.strokeStyle = pen.fillStyle = kernel >= 0 ? data.kernels[kernel].colour : strength ? ink.ink : ink.edge;

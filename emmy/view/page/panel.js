@@ -9,7 +9,7 @@ function el(tag, properties, ...children) {
   return made;
 }
 
-function plural(n, word) { return `${n.toLocaleString("en")} ${n === 1 ? word : word.endsWith("s") ? `${word}es` : `${word}s`}`; }
+function plural(n, word) { return `${n.toLocaleString("en")} ${word}${n === 1 ? "" : /(s|ch)$/.test(word) ? "es" : "s"}`; }
 
 function swatch(kernel) {
   const made = el("span", { className: "swatch", title: data.kernels[kernel].name });
@@ -57,7 +57,7 @@ function showKernels() {
   $("kernels").replaceChildren(...data.kernels.map((k, n) => {
     const button = el("button", { ariaPressed: state.kernel === n, title: "Mark the body of this kernel", onclick: () => pickKernel(n) },
       swatch(n), el("span", { className: "name" }, k.name), el("span", { className: "amount" }, k.time),
-      el("span", { className: "more" }, `${k.row}${k.row ? " · " : ""}writes ${k.writes}`));
+      el("span", { className: "more" }, k.row), el("span", { className: "more" }, `reads ${k.reads.join(", ") || "nothing"} · writes ${k.writes}`));
     return el("li", {}, button);
   }));
 }
