@@ -32,7 +32,11 @@ function pickKernel(kernel) {
   if (state.kernel !== null) fit([...hits.keys()].map(i => cards.get(i)));
 }
 
-function pick(i) { state.picked = i; refresh(false); }
+function pick(i) {
+  state.picked = i;
+  refresh(false);
+  if (i !== null) $("class").scrollIntoView({ block: "nearest" });
+}
 
 function visit(i) {
   state.picked = i;
@@ -42,9 +46,12 @@ function visit(i) {
 }
 
 function step(by) {
-  if (!matches.length) return;
-  at = at < 0 ? (by > 0 ? 0 : matches.length - 1) : (at + by + matches.length) % matches.length;
-  const [i, k] = matches[at];
+  if (matches.length) stepTo(at < 0 ? (by > 0 ? 0 : matches.length - 1) : (at + by + matches.length) % matches.length);
+}
+
+function stepTo(n) {
+  const [i, k] = matches[n];
+  at = n;
   reveal(i);
   if (!rows(i).includes(k)) { state.open.add(i); arrange(); }
   visit(i);

@@ -76,8 +76,13 @@ function showRules() {
   }));
 }
 
+const LISTED = 200;     // so many matches are listed; further ones are stepped to
+
 function showFound() {
   const hidden = [...hits.keys()].filter(i => !cards.has(i)).length;
   $("found").textContent = !searching() ? "" : !matches.length ? "no member matches"
     : `${at >= 0 ? `${at + 1} of ` : ""}${plural(matches.length, "member")} in ${plural(hits.size, "class")}${hidden ? `, ${hidden} of them not shown yet` : ""}`;
+  $("matches").replaceChildren(...matches.slice(0, LISTED).map(([i, k], n) => el("li", {}, el("button", { ariaPressed: n === at, onclick: () => stepTo(n) },
+    el("span", { className: "name" }, classes[i].members[k].text), el("span", { className: "amount" }, `%${classes[i].key}`)))));
+  if (at >= 0) $("matches").children[at]?.scrollIntoView({ block: "nearest" });
 }
