@@ -113,20 +113,25 @@ class Order:
 
 
 def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
-    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined: the first of its
-    members in `Order`, sums and products over the reals in normal form."""
+    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined."""
+    return {c: value for c, (_, value) in smallest(region, roots).items()}
+
+
+def smallest(region: Region, roots: Iterable[int] | None = None) -> dict[int, tuple[Term, Value]]:
+    """The canonical member of every class that has one (or until `roots` are all settled) with its body, members before their users: the
+    first in `Order`, sums and products over the reals in normal form."""
     elements = region.elements()
     order = Order(region)
     users: dict[int, list[tuple[int, Term]]] = {}
-    best: dict[int, Value] = {}
-    heap: list[tuple[Rank, int, int, Value]] = []
+    best: dict[int, tuple[Term, Value]] = {}
+    heap: list[tuple[Rank, int, int, Term, Value]] = []
     met = itertools.count()
     wanted = None if roots is None else set(roots)
 
     def offer(c: int, term: Term) -> None:
-        made = term.build(tuple(best[k] for k in term.kids), elements.get(term.label))
+        made = term.build(tuple(best[k][1] for k in term.kids), elements.get(term.label))
         made = normal(made, order) if region.real else made
-        heapq.heappush(heap, (order(made), next(met), c, made))
+        heapq.heappush(heap, (order(made), next(met), c, term, made))
 
     for c, terms in region.terms.items():
         for term in terms:
@@ -137,10 +142,10 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
             if not term.kids:
                 offer(c, term)
     while heap and (wanted is None or wanted):
-        *_, c, made = heapq.heappop(heap)
+        *_, c, term, made = heapq.heappop(heap)
         if c in best:
             continue
-        best[c] = made
+        best[c] = term, made
         if wanted is not None:
             wanted.discard(c)
         for user, other in users.get(c, ()):

@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from emmy.egraph.canonical import digest, spell
-from emmy.egraph.problem import body, outline, problem
+from emmy.egraph.problem import Outlined, body, outline, problem
 from emmy.egraph.schedule import matches, schedules
 from emmy.egraph.terms import Region
 from emmy.errors import EmmyError
@@ -27,10 +27,13 @@ class Scheduled(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The program chosen, with what was predicted for each of its kernels, by name."""
+    """The program chosen, with what was predicted for each of its kernels, by name, and where it lies in the e-graph: `kernels` are the
+    extracted bodies from the classes of `outlined`, in the order of the program's kernels."""
 
     program: tile.Program
     scheduled: dict[str, Scheduled]
+    outlined: Outlined
+    kernels: tuple[partition.Kernel, ...]
 
 
 def choose(region: Region, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> Choice:
@@ -70,7 +73,7 @@ def choose(region: Region, target: str, math: str = "fast", pins: str = "", extr
         kernels.append(named)
         scheduled[name] = s._replace(kernel=named)
     program = tile.Program(tuple(i.name for i in region.program.inputs), tuple(kernels), region.program.outputs)
-    return Choice(program, scheduled)
+    return Choice(program, scheduled, outlined, solution.kernels)
 
 
 def best(kernel: tile.Kernel, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> Scheduled:
