@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from emmy import __version__
-from emmy.cli import canon, compile, explain, rules, run
+from emmy.cli import canon, compile, egraph, explain, rules, run
 from emmy.errors import EmmyError, EmmyWarning
 
 BAD_INPUT, INTERNAL = 2, 70
@@ -34,8 +34,8 @@ class Guarded(TyperGroup):
             ours = type(error).__module__.partition(".")[0] in ("typer", "click")   # usage errors and exits, which Typer shows
             if ours or getattr(error, "errno", None) == errno.EPIPE:
                 raise
-            message, code = explained(error)
-            typer.echo("".join(traceback.format_exception(error)) if ctx.params.get("debug") else message, err=True)
+            message, code = explained(error, ctx.params.get("debug", False))
+            typer.echo(message, err=True)
             raise typer.Exit(code) from error
 
 
@@ -45,18 +45,19 @@ def warned(message: Warning | str, category: type[Warning], filename: str, linen
     typer.echo(f"warning: {message}" if ours else warnings.formatwarning(message, category, filename, lineno, line), err=True)
 
 
-def explained(error: Exception) -> tuple[str, int]:
-    """What to say of an error, and the exit code."""
+def explained(error: Exception, debug: bool = False) -> tuple[str, int]:
+    """What to say of an error, the traceback for `debug`, and the exit code."""
     match error:
         case EmmyError():
-            return f"error: {error}", BAD_INPUT
+            said, code = f"error: {error}", BAD_INPUT
         case OSError(filename=str(name)):
-            return f"error: {name}: {error.strerror}\n  remedy: check the path and its permissions", BAD_INPUT
+            said, code = f"error: {name}: {error.strerror}\n  remedy: check the path and its permissions", BAD_INPUT
         case UnicodeDecodeError():
-            return f"error: a source or rule file is not UTF-8 text: {error}\n  remedy: save it as UTF-8", BAD_INPUT
-    said = " ".join(str(error).split())[:400]
-    return (f"internal failure: {type(error).__name__}: {said}\n"
-            "  remedy: please report it with the output of `emmy --debug …`, the command and its input"), INTERNAL
+            said, code = f"error: a source or rule file is not UTF-8 text: {error}\n  remedy: save it as UTF-8", BAD_INPUT
+        case _:
+            code, said = INTERNAL, (f"internal failure: {type(error).__name__}: {' '.join(str(error).split())[:400]}\n"
+                                    "  remedy: please report it with the output of `emmy --debug …`, the command and its input")
+    return "".join(traceback.format_exception(error)) if debug else said, code
 
 
 app = typer.Typer(cls=Guarded, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
@@ -84,6 +85,7 @@ app.command("canon")(canon.command)
 app.command("build")(compile.build)
 app.add_typer(rules.app, name="rules")
 app.command("explain")(explain.command)
+app.command("egraph")(egraph.command)
 
 
 def main() -> None:

@@ -109,4 +109,9 @@ def si(x: float, unit: str = "") -> str:
 
 def kernels(launches: Sequence[Any]) -> str:
     """How many: "1 kernel", "2 kernels"."""
-    return f"{len(launches)} kernel{'s' * (len(launches) != 1)}"
+    return counted(len(launches), "kernel")
+
+
+def counted(n: int, word: str) -> str:
+    """A number of things: "1 program", "2 programs"."""
+    return f"{n} {word}{'s' * (n != 1)}"

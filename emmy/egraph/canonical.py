@@ -128,24 +128,29 @@ class Order:
 
 
 def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
-    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined: the first of its
-    members in `Order`, sums and products over the reals in normal form.  Classes settle in the order of their counts, all of one at once,
+    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined."""
+    return {c: value for c, (_, value) in smallest(region, roots).items()}
+
+
+def smallest(region: Region, roots: Iterable[int] | None = None) -> dict[int, tuple[Term, Value]]:
+    """The canonical member of every class that has one (or until `roots` are all settled) with its body, members before their users: the
+    first in `Order`, sums and products over the reals in normal form.  Classes settle in the order of their counts, all of one at once,
     so that a class has its text compared only among members of its own."""
     elements = region.elements()
     order = Order(region)
     users: dict[int, list[tuple[int, Term]]] = {}
-    best: dict[int, Value] = {}
+    best: dict[int, tuple[Term, Value]] = {}
     counts: list[tuple[int, int, int]] = []                                     # a heap of those that `open_` has
-    open_: dict[tuple[int, int, int], dict[int, dict[Value, None]]] = {}        # by counts: the members of each class, built
+    open_: dict[tuple[int, int, int], dict[int, dict[Value, Term]]] = {}        # by counts: the members of each class, built
     wanted = None if roots is None else set(roots)
 
     def offer(c: int, term: Term) -> None:
-        made = term.build(tuple(best[k] for k in term.kids), elements.get(term.label))
+        made = term.build(tuple(best[k][1] for k in term.kids), elements.get(term.label))
         made = normal(made, order) if region.real else made
         rank = order(made)
         if rank.counts not in open_:
             heapq.heappush(counts, rank.counts)
-        open_.setdefault(rank.counts, {}).setdefault(c, {})[made] = None
+        open_.setdefault(rank.counts, {}).setdefault(c, {}).setdefault(made, term)
 
     for c, terms in region.terms.items():
         for term in terms:
@@ -156,8 +161,10 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
             if not term.kids:
                 offer(c, term)
     while counts and (wanted is None or wanted):
-        settled = {c: min(made, key=order) for c, made in open_.pop(heapq.heappop(counts)).items() if c not in best}
-        best |= settled
+        settled = {c: members for c, members in open_.pop(heapq.heappop(counts)).items() if c not in best}
+        for c, members in settled.items():
+            value = min(members, key=order)
+            best[c] = members[value], value
         if wanted is not None:
             wanted -= settled.keys()
         for c in settled:

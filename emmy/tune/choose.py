@@ -30,10 +30,36 @@ class Scheduled(NamedTuple):
 class Choice(NamedTuple):
     """The program chosen, and each distinct kernel of it by name, as it is called first, with what was predicted.
 
-    Kernels of one name are one function: they differ by the tensors they are called on."""
+    Kernels of one name are one function: they differ by the tensors they are called on.  `extracted` says of each stretch of the program
+    where its kernels lie in the e-graph."""
 
     program: tile.Program
     scheduled: dict[str, Scheduled]
+    extracted: tuple[Extracted, ...]
+
+    @property
+    def outlined(self) -> Outlined:
+        """The classes of a program that is one stretch."""
+        return self._one.outlined
+
+    @property
+    def kernels(self) -> tuple[partition.Kernel, ...]:
+        """The extracted bodies of a program that is one stretch, in the order of the program's kernels."""
+        return self._one.kernels
+
+    @property
+    def _one(self) -> Extracted:
+        if len(self.extracted) != 1 or len(self.extracted[0].kernels) != len(self.program.kernels):
+            raise EmmyError(f"the program is cut into {len(self.extracted)} regions", "ask for a program without repeating layers")
+        return self.extracted[0]
+
+
+class Extracted(NamedTuple):
+    """The kernels of a stretch, in launch order, as bodies from the classes of `outlined` and as calls."""
+
+    outlined: Outlined
+    kernels: tuple[partition.Kernel, ...]
+    calls: tuple[Call, ...]
 
 
 class Call(NamedTuple):
@@ -49,10 +75,8 @@ def choose(program: loop.Program, stretches: Sequence[Stretch], regions: Sequenc
     """The kernels of least predicted time on the GPU of `target`, for each stretch of `program` with its region, put together in the
     order of their uses.  `pins` fixes row fields wherever a kernel has such a row; EmmyError if none has."""
     rows = Rows(target, math, tuple(extra))
-    uses: dict[int, tuple[dict[str, str], tuple[Call, ...]]] = {}
-    for stretch, region in zip(stretches, regions, strict=True):
-        calls = rows.calls(region)
-        uses |= {use.place: (use.names, calls) for use in stretch.uses}
+    extracted = tuple(map(rows.extract, regions))
+    uses = {use.place: (use.names, found.calls) for stretch, found in zip(stretches, extracted, strict=True) for use in stretch.uses}
     ordered = [(call, names, f"_{place}" if len(uses) > 1 else "") for place, (names, calls) in sorted(uses.items()) for call in calls]
     chosen = {call.identity: rows.found[call.identity] for call, _, _ in ordered}
     if pins:
@@ -65,7 +89,7 @@ def choose(program: loop.Program, stretches: Sequence[Stretch], regions: Sequenc
         tensors = [t.replace(name=names.get(t.name, f"{t.name}{place}")) for t in (*call.reads, call.output)]
         kernels.append(loop_to_tile.called(s.kernel, f"{s.kernel.schedule.form}_{s.identity}", tensors[:-1], tensors[-1]))
         scheduled.setdefault(kernels[-1].name, s._replace(kernel=kernels[-1]))
-    return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled)
+    return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled, extracted)
 
 
 class Rows:
@@ -76,11 +100,11 @@ class Rows:
         self.gpu = hardware.for_target(target)
         self.found: dict[str, Scheduled] = {}
 
-    def calls(self, region: Region) -> tuple[Call, ...]:
-        """The kernels of a region, in launch order."""
+    def extract(self, region: Region) -> Extracted:
+        """The kernels of a region."""
         outlined = outline(region)
         solution = partition.search(problem(outlined, self.gpu), lambda kernel: self.found[self.call(outlined, kernel).identity].seconds)
-        return tuple(self.call(outlined, kernel) for kernel in solution.kernels)
+        return Extracted(outlined, solution.kernels, tuple(self.call(outlined, kernel) for kernel in solution.kernels))
 
     def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
         """A kernel of a region as a call of what `found` then has by its identity."""
