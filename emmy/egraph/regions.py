@@ -2,8 +2,10 @@
 
 A program is cut where few tensors pass: between two layers of a model, its residual stream.  A stretch is a program of its own, with
 axes and tensors numbered as met, so that stretches which differ by names alone are one node, and no operator's name is looked at.
-What a cut loses is fusion across it, that is: computing what passes again in each of its readers, or in one kernel with one of them.  So a
-cut is made only at the narrowest points, and only for the sake of a repeat of several definitions.
+What a cut loses is fusion across it, that is: computing what passes again in each of its readers, or in one kernel with one of
+them.  Where elements are used where they lie, that pays; where they are spread, as the left side of a matrix product over all its
+columns, each use would compute them again.  So a cut is made only at the narrowest points, between repeats of several definitions
+that spread what they read.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
+from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
+from emmy.ir.index import Ax, Ix, Pos
 from emmy.ir.tensor_ir import Input
 from emmy.lower.tensor_to_loop import rename
 
@@ -63,6 +67,8 @@ class _Sequence:
             if d.name not in self.results and all(t in self.free for t in self.reads[d.name]):
                 self.free[d.name] = d
         self.order = [d for d in program.definitions if d.name not in self.free]
+        made = {d.name for d in self.order}
+        self.spreads = [spreads(d, made) for d in self.order]
         self.first = {t: k for k, d in reversed([*enumerate(self.order)]) for t in (d.name, *self.reads[d.name])}    # its maker or reader
         self.last = {t: k for k, d in enumerate(self.order) for t in self.reads[d.name]}
 
@@ -118,7 +124,9 @@ class _Sequence:
                         run += 1
                     size = bounds[start + period] - bounds[start]
                     unit = period * ceil(LEAST / size)      # short ones are taken several at a time
-                    times = (run + period) // unit
+                    # inputs of the first are made by none, so it is the second that tells
+                    spread = run >= period and any(self.spreads[bounds[start + period]:bounds[start + 2 * period]])
+                    times = (run + period) // unit if spread else 0
                     saved = (times - 1) * (bounds[start + unit] - bounds[start]) if times > 1 else 0
                     if (saved, -unit) > best[:2]:
                         best, step = (saved, -unit, start, start + times * unit), unit
@@ -135,3 +143,19 @@ class _Sequence:
 def _loaded(definition: loop.Definition) -> dict[str, None]:
     """The tensors that a definition loads, in the order in which its body meets them."""
     return dict.fromkeys(v.tensor for v in loop.walk((definition.body,)) if isinstance(v, loop.Load))
+
+
+def spreads(definition: loop.Definition, made: set[str]) -> bool:
+    """Whether a body reduces over what two loads share where the other has a coordinate that the load of one of `made` lacks: the left
+    side of a product of matrices."""
+    def coordinates(v: loop.Load) -> frozenset[Ix]:
+        leaves = frozenset[Ix]().union(*map(ix.leaves, v.point))
+        return frozenset(x for x in leaves if isinstance(x, Ax) or isinstance(x, Pos) and definition.shape[x.k] > 1)
+
+    for v in loop.walk((definition.body,)):
+        if isinstance(v, loop.Reduce):
+            sides = [(x.tensor in made, coordinates(x)) for x in loop.walk((v.x,)) if isinstance(x, loop.Load)]
+            along = [(ours, side) for ours, side in sides if Ax(v.axis) in side]
+            if any(ours and other - side for ours, side in along for _, other in along):
+                return True
+    return False
