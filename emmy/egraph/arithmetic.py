@@ -57,6 +57,8 @@ def product(v: Value) -> Product:
         case loop.Apply("recip", (x,)) if product(x).coefficient:
             q, more, less = product(x)
             return Product(1 / q, less, more)
+        case loop.Apply("rsqrt", (x,)):
+            return Product(Fraction(1), (), (loop.Apply("sqrt", (x,)),))
         case loop.Apply("neg", (x,)):
             return product(x)._replace(coefficient=-product(x).coefficient)
     return Product(Fraction(1), (v,))
@@ -76,22 +78,39 @@ def summands(v: Value, scale: Fraction = Fraction(1)) -> list[Product]:
 
 def normal(v: Value, order: Order) -> Value:
     """The normal form of a sum or product of a floating-point type whose operands are in normal form; other values as they are."""
-    if not isinstance(v, loop.Apply) or v.op not in ("add", "sub", "neg", "mul", "div", "recip") or v.dtype.kind != "float":
+    if isinstance(v, loop.Reduce) and v.monoid == "add" and v.dtype.kind == "float":
+        return scaled_sum(v, order)
+    if not isinstance(v, loop.Apply) or v.op not in ("add", "sub", "neg", "mul", "div", "recip", "rsqrt") or v.dtype.kind != "float":
         return v
+    return sum_of(summands(v), v.dtype, order)
+
+
+def sum_of(parts: list[Product], element: DType, order: Order) -> Value:
+    """The sum of products, like terms of one sign added up, sorted, negative ones last."""
     merged: dict[tuple[Value, bool], Fraction] = {}
-    for term in summands(v):
-        key = spelled(term._replace(coefficient=Fraction(1)), v.dtype, order), term.coefficient < 0
+    for term in parts:
+        key = spelled(term._replace(coefficient=Fraction(1)), element, order), term.coefficient < 0
         merged[key] = merged.get(key, Fraction(0)) + abs(term.coefficient)
     terms = [(scaled(base, coefficient), negative) for (base, negative), coefficient in merged.items()]
     terms.sort(key=lambda t: (t[1], order(t[0])))
     (out, negative), *rest = terms
-    if negative and not any(not n for _, n in rest):
+    if negative:            # all are: negative ones come last
         for x, _ in rest:
             out = loop.Apply("add", (out, x))
         return loop.Apply("neg", (out,))
     for x, negative in rest:
         out = loop.Apply("sub" if negative else "add", (out, x))
     return out
+
+
+def scaled_sum(v: loop.Reduce, order: Order) -> Value:
+    """A sum over an axis with the number of its first term outside: sum_a 2x - 4y = 2 sum_a x - 2y."""
+    terms = [(term.coefficient, spelled(term._replace(coefficient=Fraction(1)), v.dtype, order)) for term in summands(v.x)]
+    first, _ = min(terms, key=lambda t: order(t[1]))
+    if first in (0, 1):
+        return v
+    inner = [Product(coefficient / first, (base,)) for coefficient, base in terms]
+    return normal(scaled(v.replace(x=sum_of(inner, v.dtype, order)), first), order)
 
 
 def scaled(base: Value, coefficient: Fraction) -> Value:
