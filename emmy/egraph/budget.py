@@ -107,8 +107,8 @@ class Runner:
 
     def ended(self, phases: Iterable[str]) -> None:
         """The rounds of these phases are spent before their fixpoint: the overrun of the one that grew most."""
-        phase = max(phases, key=lambda name: self.phases[name].nodes)
-        self.over[phase] = Overrun(phase, self.phases[phase], self.budget)
+        phase = max(phases, key=lambda name: self.phases.get(name, Spent()).nodes)
+        self.over[phase] = Overrun(phase, self.phases.get(phase, Spent()), self.budget)
 
     def _run(self, phase: str, ruleset: str) -> bool:
         start, before = time.perf_counter(), sum(self.graph.fired.values())
