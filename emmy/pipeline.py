@@ -62,8 +62,9 @@ class Program:
     @property
     def region(self) -> Region:
         """The saturated region of a program that is one stretch; EmmyError if it is more."""
-        if len(self.regions) > 1 or len(self.stretches[0].uses) > 1:
-            raise EmmyError(f"the program is cut into {len(self.regions)} regions", "use Program.regions, and Program.stretches")
+        if (places := sum(len(stretch.uses) for stretch in self.stretches)) > 1:
+            raise EmmyError(f"the program is cut into {places} stretches, {len(self.stretches)} of them distinct",
+                            "use Program.regions and Program.stretches")
         return self.regions[0]
 
     @cached_property

@@ -50,7 +50,8 @@ class Choice(NamedTuple):
     @property
     def _one(self) -> Extracted:
         if len(self.extracted) != 1 or len(self.extracted[0].kernels) != len(self.program.kernels):
-            raise EmmyError(f"the program is cut into {len(self.extracted)} regions", "ask for a program without repeating layers")
+            raise EmmyError(f"the program is cut into stretches, {len(self.extracted)} of them distinct, each an e-graph of its own",
+                            "ask for a program without repeating layers, or use Program.regions")
         return self.extracted[0]
 
 

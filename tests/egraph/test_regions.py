@@ -126,8 +126,10 @@ def test_a_program_of_one_layer_or_of_few_definitions_is_one_region() -> None:
     assert [s.program for s in program.stretches] == [program.loop] and program.region is program.regions[0]
     few = chain(*MIX)
     assert [s.program for s in cut(few)] == [few]
-    with pytest.raises(EmmyError, match="regions"):
+    with pytest.raises(EmmyError, match="2 stretches, 1 of them distinct"):
         _ = layers(4).region
+    with pytest.raises(EmmyError, match="an e-graph of its own"):
+        _ = layers(4).choice.outlined
 
 
 def test_short_layers_are_taken_several_at_a_time_and_what_is_left_stands_alone() -> None:
