@@ -25,10 +25,11 @@ STAGES = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
 class Program:
     """A compiled program.  Call it with tensors like the function it was captured from; `ir(stage)` prints a stage, `kernels` and `cuda`
-    are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU."""
+    are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU.  A `traced` one records which rule made what."""
 
-    def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = ""):
-        self.captured, self.target, self.math, self.pins = captured, target, math, pins
+    def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = "",
+                 traced: bool = False):
+        self.captured, self.target, self.math, self.pins, self.traced = captured, target, math, pins, traced
         self.rules = rulebook.extra_rules(rules)
         rulebook.math_classes(math)
         rulebook.hardware_rules(target)
@@ -47,7 +48,7 @@ class Program:
 
     @cached_property
     def region(self) -> Region:
-        return saturate(self.loop, self.math, self.rules["loop"])
+        return saturate(self.loop, self.math, self.rules["loop"], self.traced)
 
     @cached_property
     def choice(self) -> Choice:

@@ -45,13 +45,13 @@ def captured(snippet: str | None, file: str | None) -> Captured:
 
 
 def program(snippet: str | None, file: str | None, target: str | None, math: str, knobs: str = "",
-            rules: Sequence[Path] | None = None) -> Program:
+            rules: Sequence[Path] | None = None, *, traced: bool = False) -> Program:
     """The program that the command line names; every option is checked before the program is captured."""
     check(target or DEFAULT_TARGET, math, knobs, rules)
-    traced = captured(snippet, file)
+    found = captured(snippet, file)
     from emmy.pipeline import Program
 
-    return Program(traced, target or DEFAULT_TARGET, math, rules or (), knobs)
+    return Program(found, target or DEFAULT_TARGET, math, rules or (), knobs, traced)
 
 
 def check(target: str, math: str, knobs: str = "", rules: Sequence[Path] | None = None) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from emmy.egraph.pattern import Patterns
+from emmy.egraph.recording import MATCHED, record
 from emmy.egraph.rulefile import Rule, RuleFile, bindings, check, explained, ir_of, parse
 from emmy.errors import EmmyError
 
@@ -86,25 +88,37 @@ def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]
 
 
 class EGraph:
-    """An e-graph with the rules of one IR loaded: text in, frozen rows out, a count of firings per rule."""
+    """An e-graph with the rules of one IR loaded: text in, frozen rows out, a count of firings per rule.
 
-    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = ()):
+    A `traced` one also records what each rule matched (`emmy.egraph.provenance`): `recorded` are the rules that do."""
+
+    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = (), traced: bool = False):
         self.engine = bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
-        self.files: list[tuple[str, str]] = []
-        for name, text in (*rule_files(ir), *extra):
-            self.run(text, name)
+        self.files: list[tuple[str, str]] = [*rule_files(ir), *extra]
+        self.traced = traced
+        self.recorded: tuple[Patterns, ...] = ()
+        with self.explaining():
+            if traced:
+                self.recorded = record(self.engine, self.files)
+            for name, text in () if traced else self.files:
+                self.engine.run_program(*self.engine.parse_program(text, name))
         parsed: list[RuleFile] = [parse(*file) for file in self.files]
+        self.rules = tuple(rule for file in parsed for rule in file.rules)
         self.rulesets = tuple(s for file in parsed for s in file.rulesets)
 
-    def run(self, text: str, name: str = "<generated>") -> list[Any]:
-        """Run a program; EmmyError names the file, the line and the rule where it does not parse or type-check, or panics."""
-        if not name.startswith("<"):
-            self.files.append((name, text))
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """EmmyError names the file, the line and the rule of what does not parse or type-check, or panics."""
         try:
-            return list(self.engine.run_program(*self.engine.parse_program(text, name)))
+            yield
         except bindings().EggSmolError as error:
             raise explained(error, self.files) from error
+
+    def run(self, text: str, name: str = "<generated>") -> list[Any]:
+        """Run a program."""
+        with self.explaining():
+            return list(self.engine.run_program(*self.engine.parse_program(text, name)))
 
     def phase(self, phase: str, classes: Iterable[str] = ("exact",)) -> str:
         """The schedule that runs once all rulesets of a phase and these classes, at the same time for each class in turn."""
@@ -119,8 +133,9 @@ class EGraph:
         return bool(report.updated)
 
     def size(self) -> int:
-        """How many rows all tables hold."""
-        return sum(int(n) for n in re.findall(r"\(\S+ (\d+)\)", str(self.run("(print-size)")[0])))
+        """How many rows all tables hold, those of recorded matches not counted: a traced graph has the budget of a plain one."""
+        sizes = re.findall(r"\((\S+) (\d+)\)", str(self.run("(print-size)")[0]))
+        return sum(int(n) for name, n in sizes if not name.startswith(MATCHED))
 
     def equal(self, left: str, right: str) -> bool:
         """Whether two terms are in one class."""

@@ -25,13 +25,14 @@ def output_axes(program: loop.Program) -> dict[str, tuple[int, ...]]:
     return {d.name: tuple(made.setdefault((k, n), fresh + len(made)) for k, n in enumerate(d.shape)) for d in program.definitions}
 
 
-def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, str]] = ()) -> Region:
+def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, str]] = (), traced: bool = False) -> Region:
     """The saturated region of `program` under the rule classes of `math`, with `extra` rule files (name, text) after the house's.
+    A `traced` region also has the provenance of its members.
 
     A budget of rounds, seconds and nodes bounds it: what has been found by then is sound, if less than all.
     """
     classes = math_classes(math)
-    graph = EGraph("loop", extra)
+    graph = EGraph("loop", extra, traced)
     axes = output_axes(program)
     graph.run(encode(program, axes), "<program>")
 
