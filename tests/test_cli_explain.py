@@ -52,7 +52,7 @@ def test_explain_why_not() -> None:
     said = Said(*linear, "factor-out").well()
     assert "sum_a x*y = x * sum_a y" in said and "(set-not-contains d a) fails" in said and re.search(r"x = x[01]\[a\d, a0\]", said)
     assert "it matches" in Said(*linear, "commute").well()
-    assert 'twist-sides: (Fold f "twist" recipe a) fails' in Said(*linear, "twist").well()
+    assert 'twist-sides: (Fold f "twist" "softmax" a) fails' in Said(*linear, "twist").well()
     assert "--math exact does not admit" in Said(*linear, "factor-out", "--math", "exact").well()
     assert_bad(Said(*linear, "factor-in"), "factor-in", "factor-out")
 

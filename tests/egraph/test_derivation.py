@@ -37,7 +37,7 @@ PROGRAMS = {
 EXPECTED = {
     "softmax": {"fuse", "divide-as-multiply", "softmax-denominator", "softmax-pivot"},
     "half softmax": {"keep-precision"}, "attention": {"softmax-channel", "factor-out"}, "norm and linear": {"factor-out"},
-    "(AB)C": {"distribute", "interchange", "factor-out", "keep-reduction"}, "pieces": {"in-pieces"}, "gather": {"fuse"},
+    "(AB)C": {"reassociate-products", "keep-reduction"}, "pieces": {"in-pieces"}, "gather": {"fuse"},
 }
 
 
