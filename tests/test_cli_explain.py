@@ -54,6 +54,8 @@ def test_explain_why_not() -> None:
     assert "it matches" in Said(*linear, "commute").well()
     assert 'twist-sides: (Fold f "twist" "softmax" a) fails' in Said(*linear, "twist").well()
     assert "--math exact does not admit" in Said(*linear, "factor-out", "--math", "exact").well()
+    (answer,) = json.loads(Said(*linear, "factor-out", "--json", "-").well())["answers"]
+    assert answer["reason"]["premises"] == ["(set-not-contains d a)"] and answer["reason"]["found"]["a"] == "0"
     assert_bad(Said(*linear, "factor-in"), "factor-in", "factor-out")
 
 

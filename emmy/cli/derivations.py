@@ -12,7 +12,6 @@ from emmy.cli.notation import Notation
 from emmy.cli.options import kernels
 from emmy.egraph.derivation import Step
 from emmy.egraph.forest import KEPT
-from emmy.egraph.why_not import Reason
 from emmy.tune.alternatives import FormOf
 from emmy.tune.choose import Scheduled
 from emmy.tune.explanation import Costs, Explanation
@@ -82,7 +81,7 @@ def steps(told: Explanation, notation: Notation, width: int, all_steps: bool) ->
             yield Text(f"{'':<{len(left)}}{where}"[:width], style="dim" if not where.startswith("→") else "")
         before = after
     if hidden := len(found) - len(shown):
-        yield Text(f"     and {hidden} that put operands in another order: --all-steps", style="dim")
+        yield Text(f"     and {hidden} more that swap operands or spell a constant anew: --all-steps", style="dim")
     if not found:
         yield Text("     nothing to rewrite: it is extracted as written", style="dim")
 
@@ -180,12 +179,7 @@ def facts(told: Explanation) -> dict[str, Any]:
 
 def _form(form: FormOf) -> dict[str, Any]:
     return {"form": form.form, "row": str(form.row) if form.row else None, "us": micro(form.seconds),
-            "reasons": [_reason(r) for r in form.reasons]}
-
-
-def _reason(reason: Reason) -> dict[str, Any]:
-    found = {v: reasons.spelled(sort, value) for v, (sort, value) in reason.found.items()}
-    return {"rule": reason.rule.name, "premises": list(reason.premises), "found": found, "behind": [_reason(r) for r in reason.behind]}
+            "reasons": list(map(reasons.facts, form.reasons))}
 
 
 def micro(seconds: float | None) -> float | None:

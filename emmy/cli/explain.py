@@ -37,7 +37,11 @@ def command(file: options.File = None, snippet: options.Snippet = None, target: 
     from emmy.cli import derivations, reasons
 
     if why_not is not None:
-        show(reasons.why_not(program, why_not), out)
+        rule, answers = reasons.ask(program, why_not)
+        show(reasons.page(program, rule, answers), out)
+        if json is not None:
+            found = [{"kernel": kernel, "reason": reason and reasons.facts(reason)} for kernel, reason in answers]
+            options.write_json(json, {"rule": rule.name, "answers": found})
         return
     from emmy.tune.explanation import explain
 

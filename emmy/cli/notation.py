@@ -68,7 +68,7 @@ class Notation:
         return f"{left} → {right}", where
 
     def swaps(self, step: Step) -> bool:
-        """Whether a step does no more than to put operands in another order."""
+        """Whether a step does no more than to put operands in another order, or to spell a constant anew."""
         try:
             return all(_same(self.forest.value(a), self.forest.value(b)) for a, b in step.changes.items())
         except KeyError:

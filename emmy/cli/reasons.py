@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.text import Text
 
@@ -23,9 +23,16 @@ if TYPE_CHECKING:
     from emmy.pipeline import Program
 
 
-def why_not(program: Program, name: str) -> Iterator[Text]:
-    """Why a rule did not match in a traced program, or, if it is of the Tile IR, in each of its kernels.  EmmyError if there is no such
-    rule."""
+class Answer(NamedTuple):
+    """Why a rule did not match: of a rule of the Tile IR in a kernel, by name; None if it matches."""
+
+    kernel: str
+    reason: Reason | None
+
+
+def ask(program: Program, name: str) -> tuple[Rule, list[Answer]]:
+    """A rule, and why it did not match in a traced program or, if it is of the Tile IR, in each of its kernels.  EmmyError if there is no
+    such rule."""
     assert program.region.provenance is not None, "the program is traced"
     graph, tables = program.region.provenance.graph, program.region.provenance.tables
     further = (rule for file in (hardware_rules(program.target), *program.rules["tile"]) for rule in parse(*file).rules)
@@ -34,20 +41,31 @@ def why_not(program: Program, name: str) -> Iterator[Text]:
         near = difflib.get_close_matches(name, known)
         raise EmmyError(f"there is no rule {name!r}", f"did you mean {' or '.join(near)}?" if near else "see emmy rules list")
     rule = known[name]
-    yield Text.assemble((name, "bold"), f"  {rule.file}:{rule.line}" + (f"  {rule.says}" if commented(rule) else ""))
+    if rule in graph.rules:
+        return rule, [Answer("", asked.why_not(graph, rule, tables.key))]
+    answers = []
+    for kernel, scheduled in program.choice.scheduled.items():
+        with saturated(scheduled.kernel.replace(schedule=None), program.target, program.math, tile.Row(), program.rules["tile"]) as of:
+            answers.append(Answer(kernel, asked.why_not(of, rule)))
+    return rule, answers
+
+
+def page(program: Program, rule: Rule, answers: list[Answer]) -> Iterator[Text]:
+    """Answers as text."""
+    yield Text.assemble((rule.name, "bold"), f"  {rule.file}:{rule.line}" + (f"  {rule.says}" if commented(rule) else ""))
     if rule.kind not in math_classes(program.math):
         yield Text(f"  it is of class {rule.kind}, which --math {program.math} does not admit")
-    if rule in graph.rules:
-        yield from answer(asked.why_not(graph, rule, tables.key), Notation(Forest(outline(program.region))))
-        return
-    for kernel, scheduled in program.choice.scheduled.items():
-        yield Text(f"  {kernel}")
-        with saturated(scheduled.kernel.replace(schedule=None), program.target, program.math, tile.Row(), program.rules["tile"]) as of:
-            yield from answer(asked.why_not(of, rule), None)
+    notation = Notation(Forest(outline(program.region)))
+    for kernel, reason in answers:
+        if kernel:
+            yield Text(f"  {kernel}")
+        yield from [Text("  it matches")] if reason is None else chain(reason, None if kernel else notation)
 
 
-def answer(reason: Reason | None, notation: Notation | None) -> Iterator[Text]:
-    yield from [Text("  it matches")] if reason is None else chain(reason, notation)
+def facts(reason: Reason) -> dict[str, Any]:
+    """A reason as JSON."""
+    found = {v: spelled(sort, value) for v, (sort, value) in reason.found.items()}
+    return {"rule": reason.rule.name, "premises": list(reason.premises), "found": found, "behind": list(map(facts, reason.behind))}
 
 
 def chain(reason: Reason, notation: Notation | None, level: int = 1) -> Iterator[Text]:

@@ -102,19 +102,21 @@ class Ledger:
 
     # -- forms --------------------------------------------------------------------------------------------------
     def forms(self, scheduled: Scheduled) -> list[FormOf]:
-        """Each form that a kernel could take, the cheapest first, then those that no rule derives."""
-        kernel = scheduled.kernel.replace(schedule=None)
+        """The form that a kernel takes, then the others that it could, the cheapest first, then those that no rule derives."""
+        assert scheduled.kernel.schedule is not None
+        own, kernel = scheduled.kernel.schedule, scheduled.kernel.replace(schedule=None)
         census = Census(kernel)
         rows: dict[str, tuple[float, int, tile.Row]] = {}
         for k, s in enumerate(schedules(kernel, self.target, self.math, "", self.extra)):
             priced = cost.seconds(features(census, s), self.gpu), k, s.row
             rows[s.form] = min(rows.get(s.form, priced), priced)
-        taken = [FormOf(form, row, seconds, ()) for seconds, form, row in sorted((s, f, r) for f, (s, _, r) in rows.items())]
+        others = sorted((seconds, form, row) for form, (seconds, _, row) in rows.items() if form != own.form)
+        found = [FormOf(own.form, own.row, scheduled.seconds, ()), *(FormOf(form, row, seconds, ()) for seconds, form, row in others)]
         with saturated(kernel, self.target, self.math, tile.Row(), self.extra) as graph:
             for constructor, form in FORMS.items():
                 makers = [r for r in graph.rules if form not in rows and _makes(r, constructor)]
-                taken += [FormOf(form, None, None, tuple(filter(None, (why_not(graph, r) for r in makers))))] if makers else []
-        return taken
+                found += [FormOf(form, None, None, tuple(filter(None, (why_not(graph, r) for r in makers))))] if makers else []
+        return found
 
 
 def _makes(rule: Rule, form: str) -> bool:
