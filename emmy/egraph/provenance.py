@@ -67,10 +67,10 @@ class Provenance(NamedTuple):
 
 
 def made_by(region: Region) -> dict[tuple[int, Term], tuple[str, ...]]:
-    """For each member of each class of a traced region, the rules whose actions make it, by name; what the program says itself is made
-    by the phase `push` alone."""
+    """For each member of each class of a traced region that the program does not say itself, the rules whose actions make it, by name."""
     assert region.provenance is not None, "the region is traced"
     found: dict[tuple[int, Term], set[str]] = defaultdict(set)
+    said: set[tuple[int, Term]] = set()
     for edge in (e for edges in region.provenance.edges.values() for e in edges):
         for form in pattern.subforms(edge.right):
             try:
@@ -78,8 +78,10 @@ def made_by(region: Region) -> dict[tuple[int, Term], tuple[str, ...]]:
             except KeyError:
                 continue
             if node in region.provenance.term:
-                found[region.provenance.home[node], region.provenance.term[node]].add(edge.rule.name)
-    return {member: tuple(sorted(names)) for member, names in found.items()}
+                member = region.provenance.home[node], region.provenance.term[node]
+                found[member].add(edge.rule.name)
+                said |= {member} if edge.rule.phase == "push" else set()
+    return {member: tuple(sorted(names)) for member, names in found.items() if member not in said}
 
 
 def _atom(of: Hole | Computed | Literal, env: Bindings) -> Atom:
