@@ -151,27 +151,39 @@ class _Matches:
     def edges(self) -> Iterator[Edge]:
         for s in self.rules:
             for left, right in s.unions:
+                followed = isinstance(left, Hole) and left.name not in s.forms and any(left in fact.args for fact in s.asks)
+                pairs = [] if followed else self.pairs(s, [side for side, _ in self.sides(s, left, {}, 0)], right)
                 for env in self.rows[s.rule.name]:
-                    yield from self.joined(s, left, right, env)
+                    if followed:
+                        found = list(self.sides(s, left, env, LINKS))
+                        pairs = self.pairs(s, [side for side, _ in found], right)
+                    for k, side, target in pairs:
+                        yield from self.edge(s, side, target, found[k][1] if followed else env)
 
-    def joined(self, s: Patterns, left: Pattern, right: Pattern, env: Bindings) -> Iterator[Edge]:
-        """The edges of one union under one match: from the patterns that the left side is, of those the ones that bind most variables of
-        the right side, to the right side."""
-        found = [(pattern.bind(side, holes(right), s.forms), whole) for side, whole in self.sides(s, left, env, LINKS)]
-        most = max(len(holes(right) & holes(side)) for side, _ in found)
-        for side, whole in found:
+    def pairs(self, s: Patterns, sides: list[Pattern], right: Pattern) -> list[tuple[int, Pattern, Pattern]]:
+        """What a union joins: of the patterns that its left side is those that bind most variables of the right side, by number, and the
+        right side."""
+        wanted = holes(right)
+        bound = [pattern.bind(side, wanted, s.forms) for side in sides]
+        most = max((len(wanted & holes(side)) for side in bound), default=0)
+        found: list[tuple[int, Pattern, Pattern]] = []
+        for k, side in enumerate(bound):
             target = right
             if isinstance(right, Hole) and right.name not in holes(side) and s.forms.get(right.name):
                 target = s.forms[right.name][0]
-            if len(holes(right) & holes(side)) < most or not (isinstance(side, Form) or isinstance(target, Form)):
-                continue
-            try:
-                ends = [self.provenance.node(p, whole) if isinstance(p, Form) else None for p in (side, target)]
-                classes = {self.provenance.atom(p, whole) for p in (side, target)}
-            except KeyError:
-                continue
-            if len(classes) == 1 and isinstance(classes.pop(), int) and ends[0] != ends[1]:
-                yield Edge(s.rule, side, target, whole, *ends)
+            if len(wanted & holes(side)) == most and (isinstance(side, Form) or isinstance(target, Form)):
+                found.append((k, side, target))
+        return found
+
+    def edge(self, s: Patterns, side: Pattern, target: Pattern, env: Bindings) -> Iterator[Edge]:
+        """The edge of two patterns under a match, unless it joins nothing."""
+        try:
+            source, end = (self.provenance.node(p, env) if isinstance(p, Form) else None for p in (side, target))
+            left, right = (self.provenance.home[n] if n else self.provenance.atom(p, env) for n, p in ((source, side), (end, target)))
+        except KeyError:
+            return
+        if left == right and isinstance(left, int) and source != end:
+            yield Edge(s.rule, side, target, env, source, end)
 
     def sides(self, s: Patterns, side: Pattern, env: Bindings, links: int) -> Iterator[tuple[Pattern, Bindings]]:
         """The patterns that a side of a union is: itself, what premises say of it, or what the rules say that derive such a premise."""
