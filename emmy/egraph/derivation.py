@@ -93,13 +93,14 @@ class Deriver:
 
     def keep(self, tensor: str, body: Tree) -> None:
         """Keep a value in a tensor of its own where bodies have it, if one does."""
-        load = self.forest.kept(tensor)
-        readers = [name for name, tree in self.bodies.items() if name != tensor and body in walk((tree,))]
-        if readers:
-            self.bodies |= {name: replaced(self.bodies[name], {body: load}) for name in readers}
+        reads = self.forest.reads.get(tensor, {})
+        met = {name: [t for t in walk((tree,)) if t in reads] for name, tree in self.bodies.items() if name != tensor}
+        changes = {t: reads[t] for trees in met.values() for t in trees}
+        if changes:
+            self.bodies |= {name: replaced(self.bodies[name], changes) for name, trees in met.items() if trees}
             self.bodies.setdefault(tensor, body)
             rule = next(iter(self.provenance.keeps.get(self.forest.home(body), ())), "")
-            self.steps.append(Step(rule, True, tensor, {body: load}, dict(self.bodies)))
+            self.steps.append(Step(rule, True, tensor, changes, dict(self.bodies)))
 
     def at(self, tensor: str, place: tuple[int, ...]) -> Tree:
         """The subtree at a place, which is the way down to it."""

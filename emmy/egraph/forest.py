@@ -15,10 +15,11 @@ from emmy.egraph.trees import Tree, walk
 from emmy.ir import loop_ir as loop
 from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value
+from emmy.lower.tensor_to_loop import rename
 from extract.partition import Kernel
 
 BOOKKEEPING = ("index", "push", "replace")      # phases that say what instances of templates and replaced axes are
-KEPT = "Kept"       # a load of a tensor that the rules derived: its name, and the axes it has
+KEPT = "Kept"       # a load of a tensor that the rules derived: its name, and axes for its own
 
 
 Trees = dict[str, Tree | tuple[Tree, ...]]      # of variables: one that stands for operands in no order has several
@@ -40,6 +41,11 @@ class Forest:
         self.smallest: dict[int, Tree] = {}
         self.values: dict[Tree, Value] = {}
         self.indexed: dict[int, Tree] = {}
+        self.reads: dict[str, dict[Tree, Tree]] = {}        # of a derived tensor: what it is where it is read, and that load
+        self.found: dict[tuple[int, Value], Tree | None] = {}
+        self.members: dict[int, list[tuple[Term, ENode]]] = defaultdict(list)
+        for (c, term), node in self.named.items():
+            self.members[c].append((term, node))
 
     @staticmethod
     def bookkeeping(rule: Rule) -> bool:
@@ -215,7 +221,7 @@ class Forest:
                 spelling = dict(kernels[writes].body)[c].spelling
                 term = next(t for t in self.outlined.terms[c] if repr(t) == spelling)
                 if term.kind == "Tensor" and term.label not in self.region.home:
-                    made[writes, c] = build(term.label, kernels[term.label].root)
+                    made[writes, c] = self.inlined(build(term.label, kernels[term.label].root), c, term)
                 else:
                     node = self.named[c, term]
                     made[writes, c] = Tree(node, tuple(build(writes, k) for k in self.classes(node.op, node.args)))
@@ -224,12 +230,37 @@ class Forest:
 
         return build(tensor, kernels[tensor].root)
 
+    def inlined(self, body: Tree, c: int, load: Term) -> Tree:
+        """The body of a derived tensor where class `c` loads it, at axes of its own: the load itself if no member of `c` says so."""
+        kept, at = self.outlined.kept[load.label], tuple(x.a for x in load.at if isinstance(x, Ax))
+        read = Tree(ENode(KEPT, (load.label, *at)), ())
+        if at == kept.axes:
+            tree = body
+        else:
+            tree = self.tree_of(c, rename(self.value(body), dict(zip(kept.axes, at, strict=True)))) or read
+        self.reads.setdefault(load.label, {})[tree] = read
+        return tree
+
+    def tree_of(self, c: int, value: Value) -> Tree | None:
+        """The tree of a class that is a value, if its members make one."""
+        if (c, value) not in self.found:
+            self.found[c, value] = None
+            for term, node in self.members[c]:
+                if len(term.kids) != len(value.operands) or term.indexed:
+                    continue
+                kids = [self.tree_of(k, x) for k, x in zip(term.kids, value.operands, strict=True)]
+                tree = Tree(node, tuple(k for k in kids if k is not None))
+                if all(kids) and self.value(tree) is value:
+                    self.found[c, value] = tree
+                    break
+        return self.found[c, value]
+
     def kept(self, tensor: str) -> Tree:
         """A load of a tensor at its own axes."""
         if tensor in self.region.home:
             at = tuple(map(Ax, self.region.output_axes[tensor]))
             return Tree(self.named[self.region.home[tensor], Term("Tensor", tensor, at=at)], ())
-        return Tree(ENode(KEPT, (tensor,)), ())
+        return Tree(ENode(KEPT, (tensor, *self.outlined.kept[tensor].axes)), ())
 
     def loads(self, trees: Iterable[Tree]) -> list[str]:
         """The tensors other than inputs that trees load."""
@@ -252,8 +283,8 @@ class Forest:
             if t in self.values:
                 continue
             if t.node.op == KEPT:
-                kept = self.outlined.kept[str(t.node.args[0])]
-                self.values[t] = loop.Load(str(t.node.args[0]), kept.element, tuple(map(Ax, kept.axes)))
+                name, *at = t.node.args
+                self.values[t] = loop.Load(name, self.outlined.kept[name].element, tuple(map(Ax, at)))
                 continue
             term = self.provenance.term[t.node]
             kids = (*(self.values[k] for k in t.kids), *(self.value(self.index(c)) for c in term.indexed))
