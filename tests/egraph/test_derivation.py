@@ -38,7 +38,8 @@ PROGRAMS = {
 EXPECTED = {
     "softmax": {"fuse", "divide-as-multiply", "softmax-denominator", "softmax-pivot"},
     "half softmax": {"keep-precision"}, "attention": {"softmax-channel", "factor-out"}, "norm and linear": {"factor-out"},
-    "(AB)C": {"reassociate-products", "keep-reduction"}, "pieces": {"in-pieces"}, "kept at another point": {"scale-maximum", "keep-reduction"},
+    "(AB)C": {"reassociate-products", "keep-reduction"}, "pieces": {"in-pieces"},
+    "kept at another point": {"scale-maximum", "keep-reduction"},
     "gather": {"fuse"},
 }
 
