@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emmy.egraph import rulebook
+from emmy.egraph.budget import Budget
+from emmy.egraph.regions import Stretch, cut
 from emmy.egraph.saturate import saturate
 from emmy.egraph.terms import Region
 from emmy.errors import EmmyError
@@ -28,8 +30,9 @@ class Program:
     are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU.  A `traced` one records which rule made what."""
 
     def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = "",
-                 traced: bool = False):
+                 budget: str = "", traced: bool = False):
         self.captured, self.target, self.math, self.pins, self.traced = captured, target, math, pins, traced
+        self.budget = Budget.parse(budget)
         self.rules = rulebook.extra_rules(rules)
         rulebook.math_classes(math)
         rulebook.hardware_rules(target)
@@ -47,12 +50,26 @@ class Program:
         return tensor_to_loop.lower(self.tensor)
 
     @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The distinct parts of the program, and where each stands: one part, the whole, unless layers repeat."""
+        return cut(self.loop)
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """The saturated region of each stretch."""
+        return tuple(saturate(stretch.program, self.math, self.rules["loop"], self.budget, self.traced) for stretch in self.stretches)
+
+    @property
     def region(self) -> Region:
-        return saturate(self.loop, self.math, self.rules["loop"], self.traced)
+        """The saturated region of a program that is one stretch; EmmyError if it is more."""
+        if (places := sum(len(stretch.uses) for stretch in self.stretches)) > 1:
+            raise EmmyError(f"the program is cut into {places} stretches, {len(self.stretches)} of them distinct",
+                            "use Program.regions and Program.stretches")
+        return self.regions[0]
 
     @cached_property
     def choice(self) -> Choice:
-        return choose(self.region, self.target, self.math, self.pins, self.rules["tile"])
+        return choose(self.loop, self.stretches, self.regions, self.target, self.math, self.pins, self.rules["tile"])
 
     @cached_property
     def tile(self) -> tile_ir.Program:
@@ -60,7 +77,8 @@ class Program:
 
     @cached_property
     def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
-        return tuple(tile_to_kernel.lower(k) for k in self.tile.kernels if prod(k.output.shape))    # an empty output needs none
+        """Each distinct kernel once; a launch names its kernel, and an empty output needs none."""
+        return tuple(tile_to_kernel.lower(s.kernel) for s in self.choice.scheduled.values() if prod(s.kernel.output.shape))
 
     @cached_property
     def cuda(self) -> str:
@@ -93,23 +111,25 @@ class Program:
 
 
 def compile(fn: Callable[..., Any], *example_inputs: Any, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (),
-            pins: str = "") -> Program:
+            pins: str = "", budget: str = "") -> Program:
     """Capture `fn` (a function or module) on example tensors and compile it.
 
     `target`: "sm_90a", "sm_80", "sm_89" or "sm_120".  `math`: "exact" (rules that keep every bit) or "fast" (equal over the reals).
     `rules`: further rule files (paths), loaded after the house's.  `pins`: fields of the schedule row to fix, as "WORK=t256,TILE=v4".
+    `budget`: what each phase of saturation may spend, as "NODES" or "NODES,SECONDS"; an EmmyWarning tells where one has.
     EmmyError for what cannot be captured or compiled.
     """
     from emmy.capture.export import capture
 
-    return Program(capture(fn, example_inputs), target, math, rules, pins)
+    return Program(capture(fn, example_inputs), target, math, rules, pins, budget)
 
 
-def compile_snippet(source: str, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (), pins: str = "") -> Program:
+def compile_snippet(source: str, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (), pins: str = "",
+                    budget: str = "") -> Program:
     """Compile a snippet, as `emmy compile -c` does."""
     from emmy.capture.snippet import capture_snippet
 
-    return Program(capture_snippet(source), target, math, rules, pins)
+    return Program(capture_snippet(source), target, math, rules, pins, budget)
 
 
 def compile_captured(captured: Captured) -> Callable[..., tuple[Any, ...]]:

@@ -268,6 +268,31 @@ def test_rules_lists_every_rule_once() -> None:
     assert sorted({re.sub("[<=>]+$", "", name) for name in listed}) == sorted(written) and len(set(listed)) > 50
 
 
+def test_rules_that_fired_on_a_program_have_an_account() -> None:
+    words = ("rules", "list", "-c", "x, y = torch.randn(64, 64), torch.randn(64, 64); x.softmax(-1) @ y")
+
+    def told(*more: str) -> list[list[str]]:
+        return [line.split() for line in Said(*words, *more).well().splitlines() if " ms " in line]
+
+    assert all(word in Said(*words).well().splitlines()[0] for word in ("firings", "new nodes", "time"))
+    counts = {line[0]: (int(line[4]), int(line[5])) for line in told("--sort", "nodes")}
+    assert counts["softmax-channel"][0] > 0 and "moments" not in counts and all(firings for firings, _ in counts.values())
+    assert [nodes for _, nodes in counts.values()] == sorted((nodes for _, nodes in counts.values()), reverse=True)
+    algebra = told("--all", "--phase", "algebra")
+    assert {"factor-out", "interchange"} <= {line[0] for line in algebra} and {line[1] for line in algebra} == {"algebra"}
+    assert_bad(Said(*words, "--sort", "beauty"), "beauty", "firings, nodes, time")
+
+
+def test_a_rule_that_grows_for_ever_is_told_on_the_standard_error(tmp_path: Path) -> None:
+    rules = tmp_path / "grow.egg"
+    rules.write_text('(rule ((= v (Unary op x))) ((Unary "abs" (Unary "neg" v))) :ruleset algebra-real :name "grow")\n')
+    words = ("compile", "-c", "torch.randn(64).exp()", "--ir", "tile", "--rules", rules)
+    said = Said(*words, "--budget", "300")
+    assert "exp(" in said.well() and said.err.count("warning: ") == 1 and "is grow (" in said.err
+    assert Said(*words[:-2]).err == ""
+    assert_bad(Said(*words, "--budget", "lots"), "lots", "NODES,SECONDS")
+
+
 def test_rules_of_a_phase() -> None:
     lines = Said("rules", "list", "--phase", "algebra").well().splitlines()
     assert len(lines) > 3 and all("algebra" in line for line in lines[1:] if line[0] != " ")

@@ -38,7 +38,7 @@ def test_explain_shows_swaps_when_asked() -> None:
 
 
 def test_explain_as_data() -> None:
-    found = json.loads(Said("explain", "-c", RMSNORM, "--json", "-").well())
+    (found,) = json.loads(Said("explain", "-c", RMSNORM, "--json", "-").well())["regions"]
     assert [w["tensor"] for w in found["written"]] == ["t0", "rms_norm"] and found["steps"][0]["rule"] == "fuse"
     assert found["steps"][-1]["us"] == pytest.approx(sum(k["us"] for k in found["kernels"]))
     (kept,) = (a for a in found["alternatives"] if a["tensor"] == "t0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import traceback
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -15,17 +16,20 @@ from typer.core import TyperGroup
 
 from emmy import __version__
 from emmy.cli import canon, compile, egraph, explain, rules, run
-from emmy.errors import EmmyError
+from emmy.errors import EmmyError, EmmyWarning
 
 BAD_INPUT, INTERNAL = 2, 70
 
 
 class Guarded(TyperGroup):
-    """A group of commands whose errors become messages and exit codes."""
+    """A group of commands whose errors become messages and exit codes, and whose warnings become lines."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", EmmyWarning)
+                warnings.showwarning = warned
+                return super().invoke(ctx)
         except Exception as error:
             ours = type(error).__module__.partition(".")[0] in ("typer", "click")   # usage errors and exits, which Typer shows
             if ours or getattr(error, "errno", None) == errno.EPIPE:
@@ -33,6 +37,12 @@ class Guarded(TyperGroup):
             message, code = explained(error, ctx.params.get("debug", False))
             typer.echo(message, err=True)
             raise typer.Exit(code) from error
+
+
+def warned(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None) -> None:
+    """Tell a warning: one of ours in a line, any other with its place."""
+    ours = issubclass(category, EmmyWarning)
+    typer.echo(f"warning: {message}" if ours else warnings.formatwarning(message, category, filename, lineno, line), err=True)
 
 
 def explained(error: Exception, debug: bool = False) -> tuple[str, int]:

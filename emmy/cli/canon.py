@@ -132,10 +132,10 @@ def canonical(given: Sequence[Named], math: str, rules: options.Rules, debug: bo
 
 def form(snippet: str | None, math: str, rules: options.Rules, file: str | None = None) -> str:
     """The canonical forms of a program's results, in order; the results' names do not matter."""
-    from emmy.egraph.canonical import forms
+    from emmy.egraph.canonical import composed
 
-    region = options.program(snippet, file, None, math, "", rules).region
-    return "\n\n".join(forms(region).values())
+    program = options.program(snippet, file, None, math, "", rules)
+    return "\n\n".join(composed(program.loop, program.stretches, program.regions).values())
 
 
 def failed(name: str, error: Exception, debug: bool) -> Failure:

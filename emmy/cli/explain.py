@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,13 +41,18 @@ def command(file: options.File = None, snippet: options.Snippet = None, target: 
         rule, answers = reasons.ask(program, why_not)
         show(reasons.page(program, rule, answers), out)
         if json is not None:
-            found = [{"kernel": kernel, "reason": reason and reasons.facts(reason)} for kernel, reason in answers]
+            found = [{"where": a.where, "reason": a.reason and reasons.facts(a.reason)} for a in answers]
             options.write_json(json, {"rule": rule.name, "answers": found})
         return
+    from emmy.tune import choose
     from emmy.tune.explanation import explain
 
-    told = explain(program.region, program.target, program.math, program.rules["tile"], program.pins, alternatives)
-    show(derivations.page(told, out.width, all_steps, forms), out)
+    best = choose.Rows(program.target, program.math, tuple(program.rules["tile"]))
+    told = [explain(region, best, program.pins, alternatives) for region in program.regions]
+    for k, (stretch, explanation) in enumerate(zip(program.stretches, told, strict=True)):
+        if len(told) > 1 or len(stretch.uses) > 1:
+            out.print(f"{chr(10) if k else ''}region {k + 1} of {len(told)}, used {len(stretch.uses)} times", style="bold")
+        show(derivations.page(explanation, out.width, all_steps, forms), out)
     if fired:
         out.print()
         out.print(rules_fired(program))
@@ -56,7 +62,8 @@ def command(file: options.File = None, snippet: options.Snippet = None, target: 
         out.print(f"\nkernel {kernel.name}({reads}) -> {written}", markup=False, soft_wrap=True)
         out.print(legal_rows(scheduled, program, rows))
     if json is not None:
-        options.write_json(json, derivations.facts(told))
+        regions = [{"uses": len(s.uses), **derivations.facts(t)} for s, t in zip(program.stretches, told, strict=True)]
+        options.write_json(json, {"regions": regions})
 
 
 def show(lines: Iterable[Text], out: Console) -> None:
@@ -71,7 +78,9 @@ def rules_fired(program: Program) -> Table:
 
     table = Table("rule", "class", "matches", "file", box=None, pad_edge=False)
     table.columns[2].justify = "right"
-    counts = program.region.fired
+    counts = Counter[str]()
+    for region in program.regions:
+        counts.update(region.fired)
     for name, rule in known(program).items():
         if counts.get(name):
             table.add_row(name, rule.kind, str(counts[name]), rule.file)

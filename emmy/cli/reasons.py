@@ -15,6 +15,7 @@ from emmy.egraph.problem import outline
 from emmy.egraph.rulebook import hardware_rules, house, math_classes
 from emmy.egraph.rulefile import Rule, parse
 from emmy.egraph.schedule import saturated
+from emmy.egraph.terms import Region
 from emmy.egraph.why_not import Reason
 from emmy.errors import EmmyError
 from emmy.ir import tile_ir as tile
@@ -24,29 +25,31 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """Why a rule did not match: of a rule of the Tile IR in a kernel, by name; None if it matches."""
+    """Why a rule did not match in a region or, if it is of the Tile IR, in a kernel, by name; None if it matches."""
 
-    kernel: str
+    where: str
+    region: Region | None
     reason: Reason | None
 
 
 def ask(program: Program, name: str) -> tuple[Rule, list[Answer]]:
     """A rule, and why it did not match in a traced program or, if it is of the Tile IR, in each of its kernels.  EmmyError if there is no
     such rule."""
-    assert program.region.provenance is not None, "the program is traced"
-    graph, tables = program.region.provenance.graph, program.region.provenance.tables
+    graphs = [region.provenance.graph for region in program.regions if region.provenance is not None]
     further = (rule for file in (hardware_rules(program.target), *program.rules["tile"]) for rule in parse(*file).rules)
-    known = {rule.name: rule for rule in (*house("tile"), *further, *graph.rules)}
+    known = {rule.name: rule for rule in (*house("tile"), *further, *graphs[0].rules)}
     if name not in known:
         near = difflib.get_close_matches(name, known)
         raise EmmyError(f"there is no rule {name!r}", f"did you mean {' or '.join(near)}?" if near else "see emmy rules list")
     rule = known[name]
-    if rule in graph.rules:
-        return rule, [Answer("", asked.why_not(graph, rule, tables.key))]
+    if rule in graphs[0].rules:
+        several = len(program.regions) > 1
+        return rule, [Answer(f"region {k + 1}" if several else "", region, asked.why_not(p.graph, rule, p.tables.key))
+                      for k, region in enumerate(program.regions) if (p := region.provenance) is not None]
     answers = []
     for kernel, scheduled in program.choice.scheduled.items():
         with saturated(scheduled.kernel.replace(schedule=None), program.target, program.math, tile.Row(), program.rules["tile"]) as of:
-            answers.append(Answer(kernel, asked.why_not(of, rule)))
+            answers.append(Answer(kernel, None, asked.why_not(of, rule)))
     return rule, answers
 
 
@@ -55,11 +58,11 @@ def page(program: Program, rule: Rule, answers: list[Answer]) -> Iterator[Text]:
     yield Text.assemble((rule.name, "bold"), f"  {rule.file}:{rule.line}" + (f"  {rule.says}" if commented(rule) else ""))
     if rule.kind not in math_classes(program.math):
         yield Text(f"  it is of class {rule.kind}, which --math {program.math} does not admit")
-    notation = Notation(Forest(outline(program.region)))
-    for kernel, reason in answers:
-        if kernel:
-            yield Text(f"  {kernel}")
-        yield from [Text("  it matches")] if reason is None else chain(reason, None if kernel else notation)
+    for where, region, reason in answers:
+        if where:
+            yield Text(f"  {where}")
+        notation = Notation(Forest(outline(region))) if region is not None else None
+        yield from [Text("  it matches")] if reason is None else chain(reason, notation)
 
 
 def facts(reason: Reason) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value
 
-Order = Callable[[Value], tuple[object, ...]]       # what values are sorted by
+Order = Callable[[Value], Any]       # what values are sorted by
 
 
 class Product(NamedTuple):

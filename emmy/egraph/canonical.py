@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from emmy.egraph.arithmetic import normal
+from emmy.egraph.regions import Stretch
 from emmy.egraph.terms import Region, Term
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
@@ -89,7 +90,16 @@ def spell(value: Value, positions: dict[int, int], extents: dict[int, int]) -> t
     return "\n".join([*speller.text, last]), speller
 
 
-type Rank = tuple[int, int, int, str, str]
+class Rank:
+    """Where a value stands in an `Order`: by counts, and among equals by its text, which is spelled only then."""
+
+    __slots__ = ("counts", "order", "value")
+
+    def __init__(self, counts: tuple[int, int, int], order: Order, value: Value):
+        self.counts, self.order, self.value = counts, order, value
+
+    def __lt__(self, other: Rank) -> bool:
+        return self.counts < other.counts if self.counts != other.counts else self.order.text(self.value) < self.order.text(other.value)
 
 
 class Order:
@@ -99,17 +109,22 @@ class Order:
         self.extents = region.extents
         self.positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
         self.known: dict[Value, Rank] = {}
+        self.texts: dict[Value, tuple[str, str]] = {}
 
     def __call__(self, v: Value) -> Rank:
         if v not in self.known:
-            below = [self(x) for x in v.operands]
+            below = [self(x).counts for x in v.operands]
             folded, size, inside = sum(k[0] for k in below), sum(k[1] for k in below), sum(k[2] for k in below)
             of_sums = any(isinstance(x, loop.Apply) and x.op in ("add", "sub") for x in v.operands)
             linear = isinstance(v, loop.Apply) and v.op in ("mul", "div") or isinstance(v, loop.Reduce) and v.monoid == "add"
-            text, speller = spell(v, self.positions, self.extents)
-            self.known[v] = (folded + (linear and of_sums), size + 1, inside + (size if v.binds is not None else 0), text,
-                             repr(sorted(speller.tensors)))
+            self.known[v] = Rank((folded + (linear and of_sums), size + 1, inside + (size if v.binds is not None else 0)), self, v)
         return self.known[v]
+
+    def text(self, v: Value) -> tuple[str, str]:
+        if v not in self.texts:
+            text, speller = spell(v, self.positions, self.extents)
+            self.texts[v] = text, repr(sorted(speller.tensors))
+        return self.texts[v]
 
 
 def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
@@ -119,19 +134,23 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
 
 def smallest(region: Region, roots: Iterable[int] | None = None) -> dict[int, tuple[Term, Value]]:
     """The canonical member of every class that has one (or until `roots` are all settled) with its body, members before their users: the
-    first in `Order`, sums and products over the reals in normal form."""
+    first in `Order`, sums and products over the reals in normal form.  Classes settle in the order of their counts, all of one at once,
+    so that a class has its text compared only among members of its own."""
     elements = region.elements()
     order = Order(region)
     users: dict[int, list[tuple[int, Term]]] = {}
     best: dict[int, tuple[Term, Value]] = {}
-    heap: list[tuple[Rank, int, int, Term, Value]] = []
-    met = itertools.count()
+    counts: list[tuple[int, int, int]] = []                                     # a heap of those that `open_` has
+    open_: dict[tuple[int, int, int], dict[int, dict[Value, Term]]] = {}        # by counts: the members of each class, built
     wanted = None if roots is None else set(roots)
 
     def offer(c: int, term: Term) -> None:
         made = term.build(tuple(best[k][1] for k in term.kids), elements.get(term.label))
         made = normal(made, order) if region.real else made
-        heapq.heappush(heap, (order(made), next(met), c, term, made))
+        rank = order(made)
+        if rank.counts not in open_:
+            heapq.heappush(counts, rank.counts)
+        open_.setdefault(rank.counts, {}).setdefault(c, {}).setdefault(made, term)
 
     for c, terms in region.terms.items():
         for term in terms:
@@ -141,16 +160,17 @@ def smallest(region: Region, roots: Iterable[int] | None = None) -> dict[int, tu
                 users.setdefault(k, []).append((c, term))
             if not term.kids:
                 offer(c, term)
-    while heap and (wanted is None or wanted):
-        *_, c, term, made = heapq.heappop(heap)
-        if c in best:
-            continue
-        best[c] = term, made
+    while counts and (wanted is None or wanted):
+        settled = {c: members for c, members in open_.pop(heapq.heappop(counts)).items() if c not in best}
+        for c, members in settled.items():
+            value = min(members, key=order)
+            best[c] = members[value], value
         if wanted is not None:
-            wanted.discard(c)
-        for user, other in users.get(c, ()):
-            if user not in best and all(k in best for k in other.kids):
-                offer(user, other)
+            wanted -= settled.keys()
+        for c in settled:
+            for user, other in users.get(c, ()):
+                if user not in best and all(k in best for k in other.kids):
+                    offer(user, other)
     return best
 
 
@@ -159,24 +179,71 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def forms(region: Region) -> dict[str, str]:
-    """The canonical form of each output of the region's program, typed: what decides whether two programs are one."""
-    roots = {name: region.home[tensor] for name, tensor in region.program.outputs if tensor in region.home}
-    bodies = canonical(region, roots.values())
+class Form(NamedTuple):
+    """The canonical form of a tensor, typed, and the tensors it reads, in the order of their names x0, x1, … in the text."""
+
+    text: str
+    reads: tuple[str, ...]
+
+
+def outputs(region: Region) -> dict[str, Form]:
+    """The form of each output tensor of a region's program that is not an input handed through."""
+    wanted = dict.fromkeys(tensor for _, tensor in region.program.outputs if tensor in region.home)
+    bodies = canonical(region, [region.home[tensor] for tensor in wanted])
     tensors = region.program.tensors
-    out: dict[str, str] = {}
-    for name, tensor in region.program.outputs:
-        if tensor not in region.home:      # an input handed through
-            source = tensors[tensor]
-            out[name] = f"x0:{source.element}"
-            continue
+    made: dict[str, Form] = {}
+    for tensor in wanted:
         axes = region.output_axes[tensor]
         text, speller = spell(bodies[region.home[tensor]], {a: k for k, a in enumerate(axes)}, region.extents)
-        definition = tensors[tensor]
         inputs = [f"{short}: {tensors[t].element}{list(_shape(tensors[t]))}" for t, short in speller.tensors.items()]
         bounds = ", ".join(f"i{k}<{region.extents[a]}" for k, a in enumerate(axes))
-        out[name] = "\n".join([*inputs, f"{definition.element}[{bounds}]:", text])
-    return out
+        made[tensor] = Form("\n".join([*inputs, f"{tensors[tensor].element}[{bounds}]:", text]), tuple(speller.tensors))
+    return made
+
+
+def forms(region: Region) -> dict[str, str]:
+    """The canonical form of each output of the region's program: what decides whether two programs are one."""
+    made, tensors = outputs(region), region.program.tensors
+    return {name: made[tensor].text if tensor in made else f"x0:{tensors[tensor].element}" for name, tensor in region.program.outputs}
+
+
+def composed(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region]) -> dict[str, str]:
+    """`forms` of a program cut into `stretches`, saturated as `regions`.  Of several stretches, an output's form is each distinct form of
+    theirs once, and the calls that make the output, both as met."""
+    if [len(stretch.uses) for stretch in stretches] == [1]:
+        return forms(regions[0])
+    made: dict[str, tuple[Form, dict[str, str]]] = {}       # by tensor: its form, and the program's names of what it reads
+    for stretch, region in zip(stretches, regions, strict=True):
+        found = outputs(region)
+        made |= {use.names[tensor]: (form, use.names) for use in stretch.uses for tensor, form in found.items()}
+    tensors = program.tensors
+    return {name: _calls(tensor, made) if tensor in made else f"x0:{tensors[tensor].element}" for name, tensor in program.outputs}
+
+
+def _calls(result: str, made: dict[str, tuple[Form, dict[str, str]]]) -> str:
+    """The form of a tensor in terms of inputs x0, x1, …, with distinct forms f0, f1, … and their calls %0, %1, … as met."""
+    named: dict[str, str] = {}
+    defined: dict[str, str] = {}
+    inputs: dict[str, str] = {}
+    calls: list[str] = []
+    stack = [(result, False)]
+    while stack:
+        tensor, ready = stack.pop()
+        if tensor in named or tensor in inputs:
+            continue
+        if tensor not in made:
+            inputs[tensor] = f"x{len(inputs)}"
+            continue
+        form, names = made[tensor]
+        reads = [names[t] for t in form.reads]
+        if ready:
+            function = defined.setdefault(form.text, f"f{len(defined)}")
+            named[tensor] = f"%{len(named)}"
+            calls.append(f"{named[tensor]} = {function}({', '.join({**inputs, **named}[t] for t in reads)})")
+        else:
+            stack.append((tensor, True))
+            stack.extend((t, False) for t in reversed(reads))
+    return "\n".join([*(f"{function}:\n{text}" for text, function in defined.items()), *calls, named[result]])
 
 
 def _shape(tensor: Input | loop.Definition) -> tuple[int, ...]:

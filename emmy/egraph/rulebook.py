@@ -90,15 +90,19 @@ def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]
 class EGraph:
     """An e-graph with the rules of one IR loaded: text in, frozen rows out, a count of firings per rule.
 
-    A `traced` one also records what each rule matched (`emmy.egraph.provenance`): `recorded` are the rules that do."""
+    A `traced` one also records what each rule matched (`emmy.egraph.recording`): `recorded` are the rules that do.  `apart` gives each
+    rule a ruleset of its own, and is then the rule of each."""
 
-    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = (), traced: bool = False):
+    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = (), apart: bool = False, traced: bool = False):
         self.engine = bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
         self.files: list[tuple[str, str]] = [*rule_files(ir), *extra]
+        self.apart: dict[str, str] = {}
         self.traced = traced
         self.recorded: tuple[Patterns, ...] = ()
         with self.explaining():
+            if apart:
+                self.files = [(name, self._parted(parse(name, text))) for name, text in self.files]
             if traced:
                 self.recorded = record(self.engine, self.files)
             for name, text in () if traced else self.files:
@@ -106,6 +110,18 @@ class EGraph:
         parsed: list[RuleFile] = [parse(*file) for file in self.files]
         self.rules = tuple(rule for file in parsed for rule in file.rules)
         self.rulesets = tuple(s for file in parsed for s in file.rulesets)
+
+    def _parted(self, file: RuleFile) -> str:
+        """The text of a file with a ruleset for each rule, declared where the rule stands, so that lines stay; a birewrite's two rules
+        share one."""
+        text = file.text
+        for rule in file.rules:
+            own = f"{rule.phase}-rule{len(self.apart)}-{rule.kind}"
+            alone = re.sub(rf":ruleset\s+{re.escape(rule.ruleset)}\b", f":ruleset {own}", rule.text)
+            if rule.text in text:
+                text = text.replace(rule.text, f"(ruleset {own}) {alone}", 1)
+                self.apart[own] = rule.command
+        return text
 
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
@@ -122,8 +138,12 @@ class EGraph:
 
     def phase(self, phase: str, classes: Iterable[str] = ("exact",)) -> str:
         """The schedule that runs once all rulesets of a phase and these classes, at the same time for each class in turn."""
-        runs = [f"(run {s})" for kind in classes for s in self.rulesets if s.startswith(f"{phase}-") and s.endswith(f"-{kind}")]
+        runs = [f"(run {s})" for s in self.rulesets_of(phase, classes)]
         return runs[0] if len(runs) == 1 else f"(seq {' '.join(runs)})"
+
+    def rulesets_of(self, phase: str, classes: Iterable[str] = ("exact",)) -> list[str]:
+        """All rulesets of a phase and these classes, class by class."""
+        return [s for kind in classes for s in self.rulesets if s.startswith(f"{phase}-") and s.endswith(f"-{kind}")]
 
     def schedule(self, schedule: str) -> bool:
         """Run an egglog schedule, counting each rule's matches; whether anything changed."""
@@ -134,8 +154,11 @@ class EGraph:
 
     def size(self) -> int:
         """How many rows all tables hold, those of recorded matches not counted: a traced graph has the budget of a plain one."""
-        sizes = re.findall(r"\((\S+) (\d+)\)", str(self.run("(print-size)")[0]))
-        return sum(int(n) for name, n in sizes if not name.startswith(MATCHED))
+        return sum(n for name, n in self.sizes().items() if not name.startswith(MATCHED))
+
+    def sizes(self) -> dict[str, int]:
+        """How many rows each table holds."""
+        return dict(self.run("(print-size)")[0].sizes)
 
     def equal(self, left: str, right: str) -> bool:
         """Whether two terms are in one class."""

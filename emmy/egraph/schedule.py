@@ -49,9 +49,9 @@ def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = 
 def saturated(kernel: tile.Kernel, target: str, math: str, pins: tile.Row, extra: Iterable[tuple[str, str]] = ()) -> Iterator[EGraph]:
     """The e-graph of a kernel's forms and rows, until the end of a `with` block."""
     with scope("tile", [hardware_rules(target), *extra]) as graph:
-        graph.run("\n".join([*facts(kernel), *options(pins)]), "<kernel>")
-        for phase in PHASES["tile"]:
-            graph.schedule(f"(saturate {graph.phase(phase, math_classes(math))})")
+        classes = math_classes(math)
+        phases = " ".join(f"(saturate {graph.phase(phase, classes)})" for phase in PHASES["tile"])
+        graph.run("\n".join([*facts(kernel), *options(pins), f"(run-schedule {phases})"]), "<kernel>")
         yield graph
 
 
@@ -193,6 +193,8 @@ class _Reader:
         self.tables = graph.engine.freeze().functions
         self.kernel = self.tables["Kernel"].rows[0].output if self.tables["Kernel"].rows else None
         self.terms = {r.output: (name, r.inputs) for name in (*FORMS, *ROWS) for r in self.tables[name].rows}
+        self.forms: dict[Any, tuple[str, tuple[tuple[int, ...], ...]]] = {}
+        self.spelled: dict[Any, tile.Row] = {}
 
     def rows(self, table: str, where: Any = lambda r: True) -> list[tile.Schedule]:
         """The schedules in a table of (Form, Row), sorted."""
@@ -200,9 +202,14 @@ class _Reader:
         return sorted(found, key=lambda s: (s.form, str(s.row), s.rows, s.columns, s.batch))
 
     def schedule(self, form: Any, row: Any) -> tile.Schedule:
-        name, args = self.terms[form]
-        sets = [tuple(sorted(self.engine.value_to_i64(a) for a in self.engine.value_to_set(x))) for x in args[-3 if len(args) == 4 else 0:]]
-        return tile.Schedule(self.row(row), FORMS[name], *sets)
+        if form not in self.forms:
+            name, args = self.terms[form]
+            sets = args[-3 if len(args) == 4 else 0:]
+            self.forms[form] = FORMS[name], tuple(tuple(sorted(map(self.engine.value_to_i64, self.engine.value_to_set(x)))) for x in sets)
+        if row not in self.spelled:
+            self.spelled[row] = self.row(row)
+        name, sets = self.forms[form]
+        return tile.Schedule(self.spelled[row], name, *sets)
 
     def row(self, value: Any) -> tile.Row:
         name, args = self.terms[value]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from emmy.egraph import provenance
 from emmy.egraph.arithmetic import exactly, nearest
+from emmy.egraph.budget import Overrun
 from emmy.egraph.rulebook import EGraph
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
@@ -174,6 +175,7 @@ class Region(NamedTuple):
     rounded: dict[int, DType]       # the half type that the program itself rounds a class to, if it does
     fired: dict[str, int]
     real: bool                      # whether rules over the reals were admitted
+    over: tuple[Overrun, ...] = ()  # phases that ended by their budget
     provenance: provenance.Provenance | None = None     # of a traced graph
 
     def elements(self) -> dict[str, DType]:
@@ -251,7 +253,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
     keepable = frozenset(key(r.inputs[0]) for r in rows["MayKeep"])
     return Region(program, extents, output_axes, ordered, deps, home, keepable, rounded, dict(graph.fired), real,
-                  provenance.read(graph, tables) if graph.traced else None)
+                  provenance=provenance.read(graph, tables) if graph.traced else None)
 
 
 class _DepsOf(dict[Value, frozenset[int]]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from emmy.egraph.forest import Forest
@@ -15,9 +15,9 @@ from emmy.egraph.why_not import Reason, why_not
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.lower import loop_to_tile
-from emmy.tune.choose import Scheduled, best, identify, pinned
+from emmy.tune.choose import Rows, Scheduled, identify
 from emmy.tune.features import Census, features
-from extract import cost, hardware, partition
+from extract import cost, partition
 
 
 class Alternative(NamedTuple):
@@ -40,27 +40,24 @@ class FormOf(NamedTuple):
 
 
 class Ledger:
-    """Prices of bodies, programs and partitions of a region, and the partition chosen.  Kernels of one identity are scheduled once; `pins`
-    fixes fields of the rows of the kernels chosen."""
+    """Prices of bodies, programs and partitions of a region, and the partition chosen.  Kernels of one identity are scheduled once, in
+    `rows`; `pins` fixes fields of the rows of the kernels chosen."""
 
-    def __init__(self, region: Region, target: str, math: str, extra: Iterable[tuple[str, str]] = (), pins: str = ""):
-        self.outlined = outline(region)
-        self.target, self.math, self.extra, self.gpu = target, math, tuple(extra), hardware.for_target(target)
-        self.found: dict[str, Scheduled] = {}
-        self.problem = problem(self.outlined, self.gpu)
+    def __init__(self, region: Region, rows: Rows, pins: str = ""):
+        self.outlined, self.rows = outline(region), rows
+        self.problem = problem(self.outlined, rows.gpu)
         self.solution = partition.search(self.problem, self.price)
         if pins:
-            chosen = [self.scheduled(k.writes, body(self.outlined, k)) for k in self.solution.kernels]
-            self.found |= {s.identity: s for s in pinned(chosen, pins, target, math, self.extra, self.gpu)}
+            chosen = (self.scheduled(k.writes, body(self.outlined, k)) for k in self.solution.kernels)
+            rows.found |= rows.pinned({s.identity: s for s in chosen}, pins)
 
     def scheduled(self, tensor: str, value: Value) -> Scheduled:
         """The kernel that writes a tensor by a body, with its best row."""
         output, axes, extents = self.outlined.tensors[tensor], self.outlined.kept[tensor].axes, self.outlined.region.extents
         identity, read = identify(value, output, axes, extents, self.outlined.tensors)
-        if identity not in self.found:
-            made = loop_to_tile.kernel(identity, value, output, axes, extents, read)
-            self.found[identity] = best(made, self.target, self.math, "", self.extra, self.gpu)
-        return self.found[identity]
+        if identity not in self.rows.found:
+            self.rows.found[identity] = self.rows.best(loop_to_tile.kernel(identity, value, output, axes, extents, read))
+        return self.rows.found[identity]
 
     def kernels(self, forest: Forest, bodies: Mapping[str, Tree]) -> dict[str, float | None]:
         """Seconds of the kernel of each tensor that the outputs need, by its body; None where a body is no Loop IR."""
@@ -107,12 +104,12 @@ class Ledger:
         own, kernel = scheduled.kernel.schedule, scheduled.kernel.replace(schedule=None)
         census = Census(kernel)
         rows: dict[str, tuple[float, int, tile.Row]] = {}
-        for k, s in enumerate(schedules(kernel, self.target, self.math, "", self.extra)):
-            priced = cost.seconds(features(census, s), self.gpu), k, s.row
+        for k, s in enumerate(schedules(kernel, self.rows.target, self.rows.math, "", self.rows.extra)):
+            priced = cost.seconds(features(census, s), self.rows.gpu), k, s.row
             rows[s.form] = min(rows.get(s.form, priced), priced)
         others = sorted((seconds, form, row) for form, (seconds, _, row) in rows.items() if form != own.form)
         found = [FormOf(own.form, own.row, scheduled.seconds, ()), *(FormOf(form, row, seconds, ()) for seconds, form, row in others)]
-        with saturated(kernel, self.target, self.math, tile.Row(), self.extra) as graph:
+        with saturated(kernel, self.rows.target, self.rows.math, tile.Row(), self.rows.extra) as graph:
             for constructor, form in FORMS.items():
                 makers = [r for r in graph.rules if form not in rows and _makes(r, constructor)]
                 found += [FormOf(form, None, None, tuple(filter(None, (why_not(graph, r) for r in makers))))] if makers else []

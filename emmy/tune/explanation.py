@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from emmy.egraph.derivation import Derivation, derivation
@@ -10,7 +10,7 @@ from emmy.egraph.forest import Forest
 from emmy.egraph.problem import body
 from emmy.egraph.terms import Region
 from emmy.tune.alternatives import Alternative, FormOf, Ledger
-from emmy.tune.choose import Scheduled
+from emmy.tune.choose import Rows, Scheduled
 
 Costs = Mapping[str, float | None]      # seconds of the kernel of each tensor that is in memory; None: not known
 
@@ -30,10 +30,10 @@ class Explanation(NamedTuple):
     forms: Mapping[str, list[FormOf]]
 
 
-def explain(region: Region, target: str, math: str, extra: Iterable[tuple[str, str]] = (), pins: str = "", most: int = 8) -> Explanation:
+def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explanation:
     """The explanation of a traced region, with at most so many `alternatives`: each is a search of its own.  Tensors that are kept come
     first, then those that the program names, then those that the rules let be kept, the smallest first; outputs have no alternative."""
-    ledger = Ledger(region, target, math, extra, pins)
+    ledger = Ledger(region, rows, pins)
     forest = Forest(ledger.outlined)
     kernels = {k.writes: k for k in ledger.solution.kernels}
     found = derivation(forest, kernels)

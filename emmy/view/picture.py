@@ -94,9 +94,9 @@ def of_program(program: Program, title: str) -> Picture:
     """The picture of a compiled program."""
     choice = program.choice
     gpu = hardware.for_target(program.target)
-    kernels = tuple(Kernel(s.kernel.name, str(s.kernel.schedule.row) if s.kernel.schedule else "", s.seconds, k.writes, k.root,
-                           tuple(sorted({m.tensor for _, m in k.body if m.tensor})))
-                    for s, k in zip(choice.scheduled.values(), choice.kernels, strict=True))
+    kernels = tuple(Kernel(made.name, str(made.schedule.row) if made.schedule else "", choice.scheduled[made.name].seconds,
+                           k.writes, k.root, tuple(sorted({m.tensor for _, m in k.body if m.tensor})))
+                    for made, k in zip(choice.program.kernels, choice.kernels, strict=True))
     return picture(choice.outlined, choice.kernels, kernels, gpu, made_by(program), title, (program.math, program.target))
 
 

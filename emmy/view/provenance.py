@@ -17,4 +17,4 @@ MadeBy = Mapping[tuple[int, Term], tuple[str, ...]]
 
 def made_by(program: Program) -> MadeBy:
     """The rules that made each member of a traced program; nothing is known of another."""
-    return provenance.made_by(program.region) if program.region.provenance is not None else {}
+    return provenance.made_by(program.region) if program.traced else {}

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 
-from emmy.egraph import saturate
+from emmy.egraph.budget import Budget
+from emmy.egraph.saturate import output_axes, run
 from emmy.evaluate.values import Array, Space, convert
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
@@ -28,6 +28,7 @@ from emmy.ir.operators import apply, result_dtype
 
 CLAMP = {dt.bf16: 1.25, dt.f16: 2.5}
 TOLERANCE, NOISE = 1e-6, 1e-7
+BUDGET = Budget(nodes=4_000, rounds=5)
 Key = tuple[str, Any]       # sort, class
 
 
@@ -46,11 +47,8 @@ class Held(NamedTuple):
 
 def judge(program: loop.Program, math: str, arrays: dict[str, Array], extra: Iterable[tuple[str, str]] = ()) -> tuple[int, dict[str, int]]:
     """Saturate `program` and compare; (members compared, firings of each rule).  Raises `Disagreement`."""
-    kept: list[Any] = []
-    with mock.patch.object(saturate, "decode", lambda *args: kept.extend(args)), mock.patch.multiple(saturate, ROUNDS=5, NODES=4_000):
-        saturate.saturate(program, math, extra)
-    graph, _, axes, _ = kept
-    court = Court(program, math == "fast", arrays, graph, axes)
+    graph = run(program, math, extra, BUDGET).graph
+    court = Court(program, math == "fast", arrays, graph, output_axes(program))
     court.hear()
     return court.compared, graph.fired
 

@@ -21,6 +21,7 @@ from emmy.ir.index import Ax
 from emmy.lower import torch_to_tensor
 from emmy.lower.tensor_to_loop import lower
 from emmy.tune.alternatives import Ledger
+from emmy.tune.choose import Rows
 from extract.partition import Kernel
 from tests.egraph.programs import programs
 
@@ -45,7 +46,7 @@ EXPECTED = {
 
 
 def derived(program: loop.Program) -> tuple[dict[str, Kernel], Forest, Derivation]:
-    ledger = Ledger(saturate(program, traced=True), "sm_90a", "fast")
+    ledger = Ledger(saturate(program, traced=True), Rows("sm_90a"))
     forest, kernels = Forest(ledger.outlined), {k.writes: k for k in ledger.solution.kernels}
     return kernels, forest, derivation(forest, kernels)
 

@@ -6,12 +6,13 @@ import pytest
 
 from emmy.capture.snippet import capture_snippet
 from emmy.pipeline import Program
+from emmy.tune.choose import Rows
 from emmy.tune.explanation import Explanation, explain
 
 
 def explained(source: str, most: int = 8) -> tuple[Program, Explanation]:
     program = Program(capture_snippet(source), traced=True)
-    return program, explain(program.region, program.target, program.math, most=most)
+    return program, explain(program.region, Rows(program.target), most=most)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,6 @@ def test_a_program_that_is_extracted_as_written_has_no_steps_and_no_alternatives
 
 def test_pinned_rows_are_those_of_the_kernels_chosen() -> None:
     program = Program(capture_snippet("torch.randn(1024).exp()"), traced=True)
-    told = explain(program.region, program.target, program.math, pins="WORK=t64")
+    told = explain(program.region, Rows(program.target), "WORK=t64")
     (kernel,) = told.kernels.values()
     assert kernel.kernel.schedule is not None and kernel.kernel.schedule.row.work == "t64" and told.costs[-1] == {"exp": kernel.seconds}
