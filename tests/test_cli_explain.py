@@ -59,6 +59,12 @@ def test_explain_why_not() -> None:
     assert_bad(Said(*linear, "factor-in"), "factor-in", "factor-out")
 
 
+def test_explain_tells_of_a_repeated_layer_once() -> None:
+    layers = "nn.Sequential(*[nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Softmax(-1)) for _ in range(4)])(torch.randn(4, 8))"
+    text = Said("explain", "-c", layers, "--alternatives", "0").well()
+    assert text.startswith("region 1 of 1, used 4 times\n") and text.count("as written") == 1
+
+
 # -- notation -------------------------------------------------------------------------------------------------------
 def value(text: str) -> Value:
     head = "loop {\n input x : f32[4, 8]\n axis a0 < 8\n y[p0] : f32[4] = "
