@@ -17,7 +17,7 @@ from emmy.evaluate.loop import evaluate_loop
 from emmy.evaluate.reference import evaluate_torch
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_text
-from emmy.ir.loop_text import parse
+from emmy.ir.loop_text import parse, print_program
 from emmy.pipeline import Program, compile
 from emmy.runtime.arrays import to_numpy
 from emmy.runtime.execute import arguments, on_simulator
@@ -145,11 +145,20 @@ def test_what_every_layer_reads_does_not_count_as_passing_a_cut() -> None:
     assert "t0" in {name for stretch in cut(program) for use in stretch.uses[1:] for name in use.names.values()}
 
 
+MASK, MASKED = "  m[p0] : bool[8] = lt(index(p0), const{i64}(3))\n", "select(m[p0], {0}[p0], const{{f32}}(0.0))"
+
+
 def test_what_is_made_of_indices_alone_is_in_every_stretch_that_reads_it() -> None:
-    masked = tuple(body.replace("{0}[p0]", "select(m[p0], {0}[p0], const{{f32}}(0.0))") for body in MIX)
-    (stretch,) = cut(chain(*masked * 6, first="  m[p0] : bool[8] = lt(index(p0), const{i64}(3))\n"))
+    (stretch,) = cut(chain(*(body.replace("{0}[p0]", MASKED) for body in MIX * 6), first=MASK))
     assert len(stretch.uses) == 2 and all("m" in use.names.values() for use in stretch.uses)
     assert "x" in stretch.uses[0].names.values() and not {"m", "x"} & {i.name for i in stretch.program.inputs}
+
+
+def test_what_is_made_of_indices_alone_dissolves_where_it_is_read_once() -> None:
+    layers = MIX[0], MIX[1].replace("{0}[p0]", MASKED), MIX[2], *MIX * 2
+    (stretch,) = cut(chain(*layers * 2, first=MASK))
+    assert len(stretch.uses) == 2 and not any("m" in use.names.values() for use in stretch.uses)
+    assert "lt(index(p0), const{i64}(3))" in print_program(stretch.program)
 
 
 def test_layers_that_differ_are_not_one_stretch() -> None:
