@@ -27,11 +27,11 @@ STAGES = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
 class Program:
     """A compiled program.  Call it with tensors like the function it was captured from; `ir(stage)` prints a stage, `kernels` and `cuda`
-    are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU."""
+    are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU.  A `traced` one records which rule made what."""
 
     def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = "",
-                 budget: str = ""):
-        self.captured, self.target, self.math, self.pins = captured, target, math, pins
+                 budget: str = "", traced: bool = False):
+        self.captured, self.target, self.math, self.pins, self.traced = captured, target, math, pins, traced
         self.budget = Budget.parse(budget)
         self.rules = rulebook.extra_rules(rules)
         rulebook.math_classes(math)
@@ -57,7 +57,7 @@ class Program:
     @cached_property
     def regions(self) -> tuple[Region, ...]:
         """The saturated region of each stretch."""
-        return tuple(saturate(stretch.program, self.math, self.rules["loop"], self.budget) for stretch in self.stretches)
+        return tuple(saturate(stretch.program, self.math, self.rules["loop"], self.budget, self.traced) for stretch in self.stretches)
 
     @property
     def region(self) -> Region:

@@ -261,7 +261,7 @@ def test_build(tmp_path: Path, model: Path) -> None:
     assert load(tmp_path / "k.emmy").meta["case"] == RMSNORM
 
 
-# -- rules and explain ----------------------------------------------------------------------------------------------
+# -- rules ----------------------------------------------------------------------------------------------------------
 def test_rules_lists_every_rule_once() -> None:
     listed = [line.split()[0] for line in Said("rules", "list").well().splitlines()[1:] if line[0] != " "]
     written = [name for file in sorted((ROOT / "rules").glob("[lt]*/*.egg")) for name in re.findall(r':name "([^"]+)"', file.read_text())]
@@ -297,14 +297,6 @@ def test_rules_of_a_phase() -> None:
     lines = Said("rules", "list", "--phase", "algebra").well().splitlines()
     assert len(lines) > 3 and all("algebra" in line for line in lines[1:] if line[0] != " ")
     assert "sum_a x*y = x * sum_a y where x does not depend on a" in lines[1]
-
-
-def test_explain() -> None:
-    text = Said("explain", "-c", RMSNORM, "--rows", "3").well()
-    rows = [line for line in text.splitlines() if "WORK=" in line]
-    assert re.search(r"^fuse +exact +[1-9]", text, re.M) and "kernel fold_" in text and re.search(r"\d+ legal rows", text)
-    assert len(rows) == 3 and rows[0].startswith("*"), "the chosen row is the fastest"
-    assert [float(line.split()[-2]) for line in rows] == sorted(float(line.split()[-2]) for line in rows)
 
 
 # -- on a GPU -------------------------------------------------------------------------------------------------------

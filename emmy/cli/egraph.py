@@ -27,7 +27,7 @@ def command(output: Output, file: options.File = None, snippet: options.Snippet 
         raise EmmyError(f"{output} has every class and member as it is", "give --all with an .svg only")
     if not output.parent.is_dir():
         raise EmmyError(f"there is no folder {output.parent}", "make it first, or write elsewhere")
-    program = options.program(snippet, file, target, math, knobs, rules)
+    program = options.program(snippet, file, target, math, knobs, rules, traced=True)
     from emmy.view.picture import of_program
 
     picture = of_program(program, snippet or str(file))

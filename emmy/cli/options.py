@@ -47,13 +47,13 @@ def captured(snippet: str | None, file: str | None) -> Captured:
 
 
 def program(snippet: str | None, file: str | None, target: str | None, math: str, knobs: str = "",
-            rules: Sequence[Path] | None = None, budget: str = "") -> Program:
+            rules: Sequence[Path] | None = None, budget: str = "", *, traced: bool = False) -> Program:
     """The program that the command line names; every option is checked before the program is captured."""
     check(target or DEFAULT_TARGET, math, knobs, rules, budget)
-    traced = captured(snippet, file)
+    found = captured(snippet, file)
     from emmy.pipeline import Program
 
-    return Program(traced, target or DEFAULT_TARGET, math, rules or (), knobs, budget)
+    return Program(found, target or DEFAULT_TARGET, math, rules or (), knobs, budget, traced)
 
 
 def check(target: str, math: str, knobs: str = "", rules: Sequence[Path] | None = None, budget: str = "") -> None:

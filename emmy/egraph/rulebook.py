@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from emmy.egraph.pattern import Patterns
+from emmy.egraph.recording import MATCHED, record
 from emmy.egraph.rulefile import Rule, RuleFile, bindings, check, explained, ir_of, parse
 from emmy.errors import EmmyError
 
@@ -88,16 +90,25 @@ def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]
 class EGraph:
     """An e-graph with the rules of one IR loaded: text in, frozen rows out, a count of firings per rule.
 
-    `apart` gives each rule a ruleset of its own, and is then the rule of each."""
+    A `traced` one also records what each rule matched (`emmy.egraph.recording`): `recorded` are the rules that do.  `apart` gives each
+    rule a ruleset of its own, and is then the rule of each."""
 
-    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = (), apart: bool = False):
+    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = (), apart: bool = False, traced: bool = False):
         self.engine = bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
-        self.files: list[tuple[str, str]] = []
+        self.files: list[tuple[str, str]] = [*rule_files(ir), *extra]
         self.apart: dict[str, str] = {}
-        for name, text in (*rule_files(ir), *extra):
-            self.run(self._parted(parse(name, text)) if apart else text, name)
+        self.traced = traced
+        self.recorded: tuple[Patterns, ...] = ()
+        with self.explaining():
+            if apart:
+                self.files = [(name, self._parted(parse(name, text))) for name, text in self.files]
+            if traced:
+                self.recorded = record(self.engine, self.files)
+            for name, text in () if traced else self.files:
+                self.engine.run_program(*self.engine.parse_program(text, name))
         parsed: list[RuleFile] = [parse(*file) for file in self.files]
+        self.rules = tuple(rule for file in parsed for rule in file.rules)
         self.rulesets = tuple(s for file in parsed for s in file.rulesets)
 
     def _parted(self, file: RuleFile) -> str:
@@ -112,14 +123,18 @@ class EGraph:
                 self.apart[own] = rule.command
         return text
 
-    def run(self, text: str, name: str = "<generated>") -> list[Any]:
-        """Run a program; EmmyError names the file, the line and the rule where it does not parse or type-check, or panics."""
-        if not name.startswith("<"):
-            self.files.append((name, text))
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """EmmyError names the file, the line and the rule of what does not parse or type-check, or panics."""
         try:
-            return list(self.engine.run_program(*self.engine.parse_program(text, name)))
+            yield
         except bindings().EggSmolError as error:
             raise explained(error, self.files) from error
+
+    def run(self, text: str, name: str = "<generated>") -> list[Any]:
+        """Run a program."""
+        with self.explaining():
+            return list(self.engine.run_program(*self.engine.parse_program(text, name)))
 
     def phase(self, phase: str, classes: Iterable[str] = ("exact",)) -> str:
         """The schedule that runs once all rulesets of a phase and these classes, at the same time for each class in turn."""
@@ -138,8 +153,8 @@ class EGraph:
         return bool(report.updated)
 
     def size(self) -> int:
-        """How many rows all tables hold."""
-        return sum(self.sizes().values())
+        """How many rows all tables hold, those of recorded matches not counted: a traced graph has the budget of a plain one."""
+        return sum(n for name, n in self.sizes().items() if not name.startswith(MATCHED))
 
     def sizes(self) -> dict[str, int]:
         """How many rows each table holds."""

@@ -91,7 +91,7 @@ def parse(name: str, text: str) -> RuleFile:
     except egg.EggSmolError as error:
         raise explained(error, [(name, text)]) from error
     source = text.encode()
-    rules = tuple(rule for command in commands for rule in _rules(command, name, source))
+    rules = tuple(rule for command in commands for rule in rules_of(command, name, source))
     return RuleFile(name, text, rules, tuple(c.name for c in commands if isinstance(c, egg.AddRuleset)))
 
 
@@ -101,7 +101,7 @@ def without(rule: str, name: str, text: str) -> tuple[str, str]:
     return name, text.replace(found.text, "\n" * found.text.count("\n"), 1) if found else text
 
 
-def _rules(command: Any, file: str, source: bytes) -> Iterator[Rule]:
+def rules_of(command: Any, file: str, source: bytes) -> Iterator[Rule]:
     """The rules that a command declares: none, one, or the two directions of a birewrite."""
     egg = bindings()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
@@ -35,16 +36,23 @@ def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = 
     `pins` fixes fields ("WORK=t256,TILE=v4"); EmmyError if no legal row has them, naming the premise that fails.
     """
     wanted = tile.parse_row(pins)
-    with scope("tile", [hardware_rules(target), *extra]) as graph:
-        classes = math_classes(math)
-        phases = " ".join(f"(saturate {graph.phase(phase, classes)})" for phase in PHASES["tile"])
-        graph.run("\n".join([*facts(kernel), *options(wanted), f"(run-schedule {phases})"]), "<kernel>")
+    with saturated(kernel, target, math, wanted, extra) as graph:
         read = _Reader(graph)
         rows = read.rows("Scheduled", lambda r: r.output == read.kernel)
         legal = [s for s in rows if matches(s.row, wanted)]
         if not legal:
             raise EmmyError(f"no legal row of kernel {kernel.name} has {pins!r}", why_not(read, wanted, rows))
     return tuple(legal)
+
+
+@contextlib.contextmanager
+def saturated(kernel: tile.Kernel, target: str, math: str, pins: tile.Row, extra: Iterable[tuple[str, str]] = ()) -> Iterator[EGraph]:
+    """The e-graph of a kernel's forms and rows, until the end of a `with` block."""
+    with scope("tile", [hardware_rules(target), *extra]) as graph:
+        classes = math_classes(math)
+        phases = " ".join(f"(saturate {graph.phase(phase, classes)})" for phase in PHASES["tile"])
+        graph.run("\n".join([*facts(kernel), *options(pins), f"(run-schedule {phases})"]), "<kernel>")
+        yield graph
 
 
 def options(pins: tile.Row) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from emmy.egraph import provenance
 from emmy.egraph.arithmetic import exactly, nearest
 from emmy.egraph.budget import Overrun
 from emmy.egraph.rulebook import EGraph
@@ -175,70 +176,84 @@ class Region(NamedTuple):
     fired: dict[str, int]
     real: bool                      # whether rules over the reals were admitted
     over: tuple[Overrun, ...] = ()  # phases that ended by their budget
+    provenance: provenance.Provenance | None = None     # of a traced graph
 
     def elements(self) -> dict[str, DType]:
         return {t.name: t.element for t in self.program.everything}
 
 
+KINDS = ("Input", "Tensor", "Const", "Number", "IndexValue", "Difference", "Unary", "Binary", "Ternary", "Cast", "Round", "Sum",
+         "Reduce", "Pivot", "Channel", "Scan")
+
+POINT = {"Input": 1, "Tensor": 1, "IndexValue": 0, "Scan": 2}      # which argument says where
+
+
+class Tables:
+    """The tables of a saturated graph: classes of sort Value by number, and rows as members."""
+
+    kinds, sorts = KINDS, ("Index", "Point", "Body", "Value")
+
+    def __init__(self, graph: EGraph):
+        self.engine = graph.engine
+        self.functions = graph.engine.freeze().functions
+        self.rows = {name: function.rows for name, function in self.functions.items()}
+        self.ids: dict[Any, int] = {}
+        self.points = _points(self.rows, graph.engine.value_to_i64, self.key)
+
+    def key(self, value: Any) -> int:
+        """The number of a class."""
+        return self.ids.setdefault(value, len(self.ids))
+
+    def member(self, kind: str, inputs: Any) -> Term | None:
+        """The member that a row of constructor `kind` is, the classes that it uses as indices last among its `kids`; None if its point is
+        an instance that was left half made."""
+        i64, label = self.engine.value_to_i64, "" if kind == "IndexValue" else self.engine.value_to_string(inputs[0])
+        where = self.points.get(inputs[POINT[kind]]) if kind in POINT else ()
+        if where is None:
+            return None
+        at = where if isinstance(where, tuple) else (where,)
+        match kind:
+            case "Input" | "Tensor" | "IndexValue": term = Term(kind, label, at=at)
+            case "Const": term = Term(kind, label, bits=i64(inputs[1]) % (1 << 8 * dt.named(label).bytes))
+            case "Number":
+                term = Term("Const", label, bits=nearest(dt.named(label), self.engine.value_to_bigrat(inputs[1])).bits)
+            case "Sum": term = Term(kind, label, tuple(sorted(map(self.key, self.engine.value_to_multiset(inputs[1])))))
+            case "Reduce" | "Pivot" | "Channel": term = Term(kind, label, tuple(map(self.key, inputs[2:])), i64(inputs[1]))
+            case "Scan": term = Term(kind, label, (self.key(inputs[3]),), i64(inputs[1]), at)
+            case _: term = Term(kind, label, tuple(map(self.key, inputs[1:])))
+        return term._replace(kids=(*term.kids, *term.indexed))
+
+
 def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]], real: bool) -> Region:
     """The classes of sort Value of a saturated graph."""
-    functions = graph.engine.freeze().functions
-    rows = {name: function.rows for name, function in functions.items()}
-    i64, text = graph.engine.value_to_i64, graph.engine.value_to_string
-    ids: dict[Any, int] = {}
-
-    def key(value: Any) -> int:
-        return ids.setdefault(value, len(ids))
-
-    points = _points(rows, i64, key)
+    tables = Tables(graph)
+    i64, rows, key = tables.engine.value_to_i64, tables.rows, tables.key
     extents = {i64(r.inputs[0]): i64(r.output) for r in rows["Extent"]}
     terms: dict[int, dict[Term, None]] = {}
     home: dict[str, int] = {}
-    deps = {key(r.inputs[0]): frozenset(i64(a) for a in graph.engine.value_to_set(r.output)) for r in rows["Deps"]}
+    deps = {key(r.inputs[0]): frozenset(i64(a) for a in tables.engine.value_to_set(r.output)) for r in rows["Deps"]}
 
-    def put(output: Any, term: Term) -> None:
-        indexed = term.indexed
-        term = term._replace(kids=(*term.kids, *indexed))
-        c = key(output)
+    def admitted(c: int, term: Term) -> bool:
         if c in term.kids or any(k not in deps for k in term.kids) or c not in deps:
-            return
-        own = frozenset[int]().union(*(deps[k] for k in term.kids[:len(term.kids) - len(indexed)]))
-        own = (own - {term.axis}).union(*(loop.axes_of(x, _DepsOf(deps)) for x in term.at))   
-        if own <= deps[c]:
-            terms.setdefault(c, {})[term] = None
+            return False
+        own = frozenset[int]().union(*(deps[k] for k in term.kids[:len(term.kids) - len(term.indexed)]))
+        own = (own - {term.axis}).union(*(loop.axes_of(x, _DepsOf(deps)) for x in term.at))
+        return own <= deps[c]
 
-    for kind in ("Input", "Tensor"):
+    for kind in KINDS:
         for r in rows[kind]:
-            if (at := points.get(r.inputs[1])) is None:     # an instance that a spent budget left half made
+            c, term = key(r.output), tables.member(kind, r.inputs)
+            if term is None:
                 continue
-            put(r.output, Term(kind, text(r.inputs[0]), at=at))
-            if kind == "Tensor" and at == tuple(map(ix.Ax, output_axes[text(r.inputs[0])])):
-                home[text(r.inputs[0])] = key(r.output)
-    for r in rows["Const"]:
-        put(r.output, Term("Const", text(r.inputs[0]), bits=i64(r.inputs[1]) % (1 << 8 * dt.named(text(r.inputs[0])).bytes)))
-    for r in rows["Number"]:
-        element = dt.named(text(r.inputs[0]))
-        put(r.output, Term("Const", element.name, bits=nearest(element, graph.engine.value_to_bigrat(r.inputs[1])).bits))
-    for r in rows["IndexValue"]:
-        if r.inputs[0] in points:
-            put(r.output, Term("IndexValue", "", at=(points[r.inputs[0]],)))
-    rounded = {key(r.output): dt.named(text(r.inputs[0])) for r in rows["Round"]}
-    for r in rows["Difference"]:
-        put(r.output, Term("Difference", text(r.inputs[0]), tuple(map(key, r.inputs[1:]))))
-    for kind in ("Unary", "Binary", "Ternary", "Cast", "Round"):
-        for r in rows[kind]:
-            put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[1:]))))
-    for r in rows["Sum"]:
-        put(r.output, Term("Sum", text(r.inputs[0]), tuple(sorted(map(key, graph.engine.value_to_multiset(r.inputs[1]))))))
-    for kind in ("Reduce", "Pivot", "Channel"):
-        for r in rows[kind]:
-            put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[2:])), i64(r.inputs[1])))
-    for r in rows["Scan"]:
-        if r.inputs[2] in points:
-            put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
+            if kind == "Tensor" and term.at == tuple(map(ix.Ax, output_axes[term.label])):
+                home[term.label] = c
+            if admitted(c, term):
+                terms.setdefault(c, {})[term] = None
+    rounded = {key(r.output): dt.named(tables.engine.value_to_string(r.inputs[0])) for r in rows["Round"]}
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
     keepable = frozenset(key(r.inputs[0]) for r in rows["MayKeep"])
-    return Region(program, extents, output_axes, ordered, deps, home, keepable, rounded, dict(graph.fired), real)
+    return Region(program, extents, output_axes, ordered, deps, home, keepable, rounded, dict(graph.fired), real,
+                  provenance=provenance.read(graph, tables) if graph.traced else None)
 
 
 class _DepsOf(dict[Value, frozenset[int]]):

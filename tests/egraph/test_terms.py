@@ -44,7 +44,7 @@ def test_every_kind_of_value_comes_back_at_the_output_axes() -> None:
         index = loop.Load("i", dt.i64, (i,))
         gathered = loop.Load("x", dt.bf16, (IxDiv(i, 2), loop.IxOf(index)))
         scan = loop.Scan("max", 0, loop.IxOf(index), loop.Round(dt.bf16, x))
-        chosen = loop.Apply("select", (loop.Apply("lt", (loop.IndexOf(i), index)), gathered, scan))
+        chosen = loop.Apply("select", (loop.Apply("le", (loop.IndexOf(i), index)), gathered, scan))
         return loop.Apply("sub", (chosen, loop.Reduce("max", 0, loop.Cast(dt.f16, x))))
 
     inputs = Input("x", (5, 6), dt.bf16), Input("i", (4,), dt.i64)

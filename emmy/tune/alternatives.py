@@ -1,0 +1,121 @@
+"""What other programs would cost than the one chosen, by the model that chose it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from emmy.egraph.forest import Forest
+from emmy.egraph.problem import body, outline, problem
+from emmy.egraph.rulefile import Rule
+from emmy.egraph.schedule import FORMS, saturated, schedules
+from emmy.egraph.terms import Region
+from emmy.egraph.trees import Tree
+from emmy.egraph.why_not import Reason, why_not
+from emmy.ir import tile_ir as tile
+from emmy.ir.loop_ir import Value
+from emmy.lower import loop_to_tile
+from emmy.tune.choose import Rows, Scheduled, identify
+from emmy.tune.features import Census, features
+from extract import cost, partition
+
+
+class Alternative(NamedTuple):
+    """The best program in which one tensor is kept in memory that the chosen one computes anew, or the other way round: its kernels, and
+    the seconds it was weighed at, which count what a tensor between kernels costs besides them.  None: there is no such program."""
+
+    tensor: str
+    kept: bool
+    seconds: float | None
+    kernels: int
+
+
+class FormOf(NamedTuple):
+    """A form of a kernel: its best row and seconds, or why no rule derives it, one reason for each rule that could."""
+
+    form: str
+    row: tile.Row | None
+    seconds: float | None
+    reasons: tuple[Reason, ...]
+
+
+class Ledger:
+    """Prices of bodies, programs and partitions of a region, and the partition chosen.  Kernels of one identity are scheduled once, in
+    `rows`; `pins` fixes fields of the rows of the kernels chosen."""
+
+    def __init__(self, region: Region, rows: Rows, pins: str = ""):
+        self.outlined, self.rows = outline(region), rows
+        self.problem = problem(self.outlined, rows.gpu)
+        self.solution = partition.search(self.problem, self.price)
+        if pins:
+            chosen = (self.scheduled(k.writes, body(self.outlined, k)) for k in self.solution.kernels)
+            rows.found |= rows.pinned({s.identity: s for s in chosen}, pins)
+
+    def scheduled(self, tensor: str, value: Value) -> Scheduled:
+        """The kernel that writes a tensor by a body, with its best row."""
+        output, axes, extents = self.outlined.tensors[tensor], self.outlined.kept[tensor].axes, self.outlined.region.extents
+        identity, read = identify(value, output, axes, extents, self.outlined.tensors)
+        if identity not in self.rows.found:
+            self.rows.found[identity] = self.rows.best(loop_to_tile.kernel(identity, value, output, axes, extents, read))
+        return self.rows.found[identity]
+
+    def kernels(self, forest: Forest, bodies: Mapping[str, Tree]) -> dict[str, float | None]:
+        """Seconds of the kernel of each tensor that the outputs need, by its body; None where a body is no Loop IR."""
+        found: dict[str, float | None] = {}
+        pending = [t for _, t in self.outlined.region.program.outputs if t in bodies]
+        while pending:
+            tensor = pending.pop()
+            if tensor not in found:
+                found[tensor] = self.of_tree(forest, tensor, bodies[tensor])
+                pending += forest.loads((bodies[tensor],))
+        return found
+
+    def of_tree(self, forest: Forest, tensor: str, tree: Tree) -> float | None:
+        try:
+            return self.scheduled(tensor, forest.value(tree)).seconds
+        except KeyError:
+            return None
+
+    # -- other partitions ---------------------------------------------------------------------------------------
+    def price(self, kernel: partition.Kernel) -> float:
+        return self.scheduled(kernel.writes, body(self.outlined, kernel)).seconds
+
+    def alternative(self, tensor: str) -> Alternative:
+        """The best program that keeps a tensor which the chosen one does not, or that does not keep one which it does."""
+        keep = all(k.writes != tensor for k in self.solution.kernels)
+        p = self.problem
+        if keep:
+            fixed, share = p.rent
+            other, rent = p._replace(outputs=(*p.outputs, tensor)), fixed + share * p.traffic[tensor]
+        else:
+            home, named = {t: c for t, c in p.home.items() if t != tensor}, tuple(t for t in p.named if t != tensor)
+            members = {c: tuple(m for m in ms if m.tensor != tensor) for c, ms in p.members.items()}
+            other, rent = p._replace(members=members, home=home, named=named), 0.0
+        try:
+            found = partition.search(other, self.price)
+        except ValueError:
+            return Alternative(tensor, keep, None, 0)
+        return Alternative(tensor, keep, found.seconds + rent, len(found.kernels))
+
+    # -- forms --------------------------------------------------------------------------------------------------
+    def forms(self, scheduled: Scheduled) -> list[FormOf]:
+        """The form that a kernel takes, then the others that it could, the cheapest first, then those that no rule derives."""
+        assert scheduled.kernel.schedule is not None
+        own, kernel = scheduled.kernel.schedule, scheduled.kernel.replace(schedule=None)
+        census = Census(kernel)
+        rows: dict[str, tuple[float, int, tile.Row]] = {}
+        for k, s in enumerate(schedules(kernel, self.rows.target, self.rows.math, "", self.rows.extra)):
+            priced = cost.seconds(features(census, s), self.rows.gpu), k, s.row
+            rows[s.form] = min(rows.get(s.form, priced), priced)
+        others = sorted((seconds, form, row) for form, (seconds, _, row) in rows.items() if form != own.form)
+        found = [FormOf(own.form, own.row, scheduled.seconds, ()), *(FormOf(form, row, seconds, ()) for seconds, form, row in others)]
+        with saturated(kernel, self.rows.target, self.rows.math, tile.Row(), self.rows.extra) as graph:
+            for constructor, form in FORMS.items():
+                makers = [r for r in graph.rules if form not in rows and _makes(r, constructor)]
+                found += [FormOf(form, None, None, tuple(filter(None, (why_not(graph, r) for r in makers))))] if makers else []
+        return found
+
+
+def _makes(rule: Rule, form: str) -> bool:
+    """Whether a rule derives that a kernel has a form."""
+    return any(str(action).startswith(f"(HasForm ({form}") for action in rule.actions)

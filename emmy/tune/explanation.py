@@ -1,0 +1,47 @@
+"""Why a program became what it did, as data: its derivation with the cost after each step, and what else it could have been."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from emmy.egraph.derivation import Derivation, derivation
+from emmy.egraph.forest import Forest
+from emmy.egraph.problem import body
+from emmy.egraph.terms import Region
+from emmy.tune.alternatives import Alternative, FormOf, Ledger
+from emmy.tune.choose import Rows, Scheduled
+
+Costs = Mapping[str, float | None]      # seconds of the kernel of each tensor that is in memory; None: not known
+
+
+class Explanation(NamedTuple):
+    """Of one region.  `costs`: of the program as written and after each step; `alternatives`: the tensors that could be kept or fused
+    instead, the chosen program being weighed at `weighed` seconds; `kernels`: those chosen, by the tensor
+    that each writes, in launch order, and the `forms` that each could take."""
+
+    forest: Forest
+    derivation: Derivation
+    costs: tuple[Costs, ...]
+    weighed: float
+    alternatives: tuple[Alternative, ...]
+    unasked: int
+    kernels: Mapping[str, Scheduled]
+    forms: Mapping[str, list[FormOf]]
+
+
+def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explanation:
+    """The explanation of a traced region, with at most so many `alternatives`: each is a search of its own.  Tensors that are kept come
+    first, then those that the program names, then those that the rules let be kept, the smallest first; outputs have no alternative."""
+    ledger = Ledger(region, rows, pins)
+    forest = Forest(ledger.outlined)
+    kernels = {k.writes: k for k in ledger.solution.kernels}
+    found = derivation(forest, kernels)
+    costs = tuple(ledger.kernels(forest, bodies) for bodies in (found.written, *(s.bodies for s in found.steps)))
+    outputs = {tensor for _, tensor in region.program.outputs}
+    may = sorted(ledger.problem.home, key=lambda t: (ledger.problem.traffic[t], t))
+    asked = [t for t in dict.fromkeys((*kernels, *found.written, *may)) if t not in outputs]
+    chosen = {t: ledger.scheduled(t, body(ledger.outlined, k)) for t, k in kernels.items()}
+    forms = {t: ledger.forms(s) for t, s in chosen.items()}
+    alternatives = tuple(map(ledger.alternative, asked[:most]))
+    return Explanation(forest, found, costs, ledger.solution.seconds, alternatives, len(asked[most:]), chosen, forms)
