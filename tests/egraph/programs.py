@@ -308,7 +308,8 @@ def sums() -> Iterator[tir.Program]:
 
 
 def corners() -> Iterator[tir.Program]:
-    """What few random programs have: the variance of truths, a maximum turned round, a sum of equals, a deviation of a rounded tensor."""
+    """What few random programs have: the variance of truths, a maximum turned round, a sum of equals, a deviation of a rounded tensor, and
+    choices by the order of indices."""
     n = 4
     x, y = tir.Input("x", (n, n), dt.f32), tir.Input("y", (n, n), dt.f32)
 
@@ -321,6 +322,10 @@ def corners() -> Iterator[tir.Program]:
     wide = tir.Cast(dt.f32, half)
     scaled = apply("mul", apply("sub", wide, along(mean(wide), (n, n), (0,))), along(mean(y), (n, n), (0,)))
     repeated = along(x, (n, n, 3), (0, 1))
-    for outputs in ((mean(apply("mul", centred, centred)),), (tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32))),),
+    row, column = tir.IndexValue((n, n), Pos(0)), tir.IndexValue((n, n), Pos(1))
+    one, true, false = (view(tir.Constant(t, b), (n, n), ()) for t, b in ((dt.i64, 1), (dt.bool_, 1), (dt.bool_, 0)))
+    above = apply("le", apply("add", row, one), column)
+    chosen = (apply("select", apply("not", apply("lt", row, column)), x, y), apply("select", apply("select", above, true, false), x, y))
+    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32))),),
                     (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y))):
         yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))
