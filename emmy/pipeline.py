@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emmy.egraph import rulebook
+from emmy.egraph.regions import Stretch, cut
 from emmy.egraph.saturate import saturate
 from emmy.egraph.terms import Region
 from emmy.errors import EmmyError
@@ -46,12 +47,25 @@ class Program:
         return tensor_to_loop.lower(self.tensor)
 
     @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The distinct parts of the program, and where each stands: one part, the whole, unless layers repeat."""
+        return cut(self.loop)
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """The saturated region of each stretch."""
+        return tuple(saturate(stretch.program, self.math, self.rules["loop"]) for stretch in self.stretches)
+
+    @property
     def region(self) -> Region:
-        return saturate(self.loop, self.math, self.rules["loop"])
+        """The saturated region of a program that is one stretch; EmmyError if it is more."""
+        if len(self.regions) > 1 or len(self.stretches[0].uses) > 1:
+            raise EmmyError(f"the program is cut into {len(self.regions)} regions", "use Program.regions, and Program.stretches")
+        return self.regions[0]
 
     @cached_property
     def choice(self) -> Choice:
-        return choose(self.region, self.target, self.math, self.pins, self.rules["tile"])
+        return choose(self.loop, self.stretches, self.regions, self.target, self.math, self.pins, self.rules["tile"])
 
     @cached_property
     def tile(self) -> tile_ir.Program:
@@ -59,7 +73,8 @@ class Program:
 
     @cached_property
     def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
-        return tuple(tile_to_kernel.lower(k) for k in self.tile.kernels if prod(k.output.shape))    # an empty output needs none
+        """Each distinct kernel once; a launch names its kernel, and an empty output needs none."""
+        return tuple(tile_to_kernel.lower(s.kernel) for s in self.choice.scheduled.values() if prod(s.kernel.output.shape))
 
     @cached_property
     def cuda(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emmy.cli import canon, outcome, rules
+from emmy.cli import canon, outcome
 from tests.said import ROOT, Said, assert_bad, no_gpu, shell
 
 __all__ = ["no_gpu"]    # a fixture of every test here
@@ -263,30 +263,15 @@ def test_build(tmp_path: Path, model: Path) -> None:
 
 # -- rules and explain ----------------------------------------------------------------------------------------------
 def test_rules_lists_every_rule_once() -> None:
-    listed = [line.split()[0] for line in Said("rules").well().splitlines()[1:] if line[0] != " "]
+    listed = [line.split()[0] for line in Said("rules", "list").well().splitlines()[1:] if line[0] != " "]
     written = [name for file in sorted((ROOT / "rules").glob("[lt]*/*.egg")) for name in re.findall(r':name "([^"]+)"', file.read_text())]
     assert sorted(listed) == sorted(written) and len(set(listed)) > 50
 
 
 def test_rules_of_a_phase() -> None:
-    lines = Said("rules", "--phase", "algebra").well().splitlines()
+    lines = Said("rules", "list", "--phase", "algebra").well().splitlines()
     assert len(lines) > 3 and all("algebra" in line for line in lines[1:])
     assert "sum_a x*y = x * sum_a y where x does not depend on a" in lines[1]
-
-
-def test_what_a_rule_says() -> None:
-    text = '''; the file
-
-; what it means,
-; in two lines
-(rewrite (A x) x :ruleset p-real :name "one")   ; not this
-(relation r (String))
-(rewrite (B "; (" x) (C x) :when ((= x x)) :ruleset q-exact :name "two")
-(rule ((= v (D a)) (r b)) ((union v a)) :ruleset q-exact :name "three")
-'''
-    assert list(rules.read("f", text)) == [rules.Rule("one", "f", "p", "real", "what it means, in two lines"),
-                                           rules.Rule("two", "f", "q", "exact", '(B "; (" x) = (C x)'),
-                                           rules.Rule("three", "f", "q", "exact", "(= v (D a)) (r b) => (union v a)")]
 
 
 def test_explain() -> None:

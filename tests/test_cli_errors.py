@@ -41,7 +41,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no bundle": (("run", "absent.emmy"), ("no bundle absent.emmy", "emmy build")),
     "no folder": (("compile", *ADD, "--ir", "torch", "-o", "absent/x.cu"), ("absent/x.cu",)),
     "no folder for a bundle": (("build", *ADD, "-o", "absent/x.emmy"), ("no folder absent",)),
-    "phase": (("rules", "--phase", "lunch"), ("'lunch'", "algebra")),
+    "phase": (("rules", "list", "--phase", "lunch"), ("'lunch'", "algebra")),
     "no snippets": (("canon",), ("-c SNIPPET",)),
 }
 
@@ -63,9 +63,10 @@ def test_a_broken_rule_file(text: str, named: str, tmp_path: Path) -> None:
     assert_bad(Said("compile", *ADD, "--rules", tmp_path / "broken.egg"), named, f"mend {tmp_path / 'broken.egg'}")
 
 
-@pytest.mark.parametrize("end, named", [("", "no ruleset"), (":ruleset mine", "the ruleset mine")])
-def test_a_rule_that_would_never_run(end: str, named: str, tmp_path: Path) -> None:
-    (tmp_path / "idle.egg").write_text(f'(ruleset mine) (rewrite (Unary "log" (Unary "exp" x)) x {end})')
+@pytest.mark.parametrize("declared, end, named", [("", ':name "a"', "no ruleset"),
+                                                    ("(ruleset mine)", ':name "a" :ruleset mine', "the ruleset mine")])
+def test_a_rule_that_would_never_run(declared: str, end: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "idle.egg").write_text(f'{declared}(rewrite (Unary "log" (Unary "exp" x)) x {end})')
     assert_bad(Said("compile", *ADD, "--rules", tmp_path / "idle.egg"), "idle.egg", named, "algebra-real")
 
 
@@ -96,5 +97,5 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_a_closed_pipe_is_no_failure() -> None:
-    done = shell("bash", "-c", f"{sys.executable} -m emmy rules | head -1")
+    done = shell("bash", "-c", f"{sys.executable} -m emmy rules list | head -1")
     assert done.stdout.startswith("rule") and "internal" not in done.stderr and "Traceback" not in done.stderr

@@ -72,7 +72,7 @@ app.command("compile")(compile.command)
 app.command("run")(run.command)
 app.command("canon")(canon.command)
 app.command("build")(compile.build)
-app.command("rules")(rules.command)
+app.add_typer(rules.app, name="rules")
 app.command("explain")(explain.command)
 
 

@@ -32,7 +32,7 @@ def command(snippets: Snippets = None, math: options.Math = "fast", rules: optio
 
 def form(snippet: str, math: str, rules: options.Rules) -> str:
     """The canonical forms of a program's results, in order; the results' names do not matter."""
-    from emmy.egraph.canonical import forms
+    from emmy.egraph.canonical import composed
 
-    region = options.program(snippet, None, None, math, "", rules).region
-    return "\n\n".join(forms(region).values())
+    program = options.program(snippet, None, None, math, "", rules)
+    return "\n\n".join(composed(program.loop, program.stretches, program.regions).values())

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from emmy.cli import options
-from emmy.cli.rules import rulebook
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,11 +35,15 @@ def fired(program: Program) -> Table:
 
     table = Table("rule", "class", "matches", "file", box=None, pad_edge=False)
     table.columns[2].justify = "right"
-    known = {rule.name: rule for rule in rulebook()}
+    from emmy.egraph.rulebook import house
+    from emmy.egraph.rulefile import parse
+
+    further = (rule for file in program.rules["loop"] for rule in parse(*file).rules)
+    known = {rule.name: rule for rule in (*house("loop"), *further)}
     counts = program.region.fired
-    for name in (*(n for n in known if counts.get(n)), *sorted(n for n in counts if counts[n] and n not in known)):
-        rule = known.get(name)
-        table.add_row(name, rule.kind if rule else "", str(counts[name]), rule.file if rule else "a further rule file")
+    for name, rule in known.items():
+        if counts.get(name):
+            table.add_row(name, rule.kind, str(counts[name]), rule.file)
     return table
 
 

@@ -27,7 +27,7 @@ Target = Annotated[str | None, typer.Option(help="sm_90a (the default), sm_80, s
 Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder sums and fuse roundings.")]
 Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", show_default=False,
                                     help="Fields of the schedule row to fix, as WORK=t256,TILE=v4.")]
-Rules = Annotated[list[Path] | None, typer.Option(help="A further rule file; repeatable.", show_default=False)]
+Rules = Annotated[list[Path] | None, typer.Option(help="A further rule file, after those in EMMY_RULES; repeatable.", show_default=False)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON; - is the standard output.", show_default=False)]
 
 

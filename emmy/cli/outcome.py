@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.errors import EmmyError
 from emmy.evaluate.error import Error, compare, tolerance
@@ -108,11 +107,11 @@ def on_cpu(program: Program, simulate: bool, force: bool, out: Console) -> Outco
 
     plan, arrays = program.plan, execute.arguments(program)
     if simulate:
-        expect(program.kernels, force, out)
+        functions = {k.name: k for k in program.kernels}
+        expect([functions[x.kernel] for x in plan.launches], force, out)
         from rich.progress import track
 
-        kernels = track(program.kernels, "simulating kernels", console=out, transient=True)
-        found = execute.on_simulator(cast("Program", SimpleNamespace(plan=plan, kernels=kernels)), arrays)
+        found = execute.on_simulator(program, arrays, track(plan.launches, "simulating kernels", console=out, transient=True))
     else:
         found = execute.on_numpy(program, arrays)
     outputs = {name: to_torch(x, plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name, x in found.items()}

@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import NamedTuple
 
+from emmy.egraph.regions import Stretch
 from emmy.egraph.terms import Region, Term
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
@@ -89,15 +92,20 @@ def spell(value: Value, positions: dict[int, int], extents: dict[int, int]) -> t
 
 
 def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
-    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined."""
+    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined.
+
+    Classes settle in the order of size: when those of size n - 1 are settled, all members of size n are known.  So a class has its text
+    compared only among its smallest members, and mostly it has but one."""
     elements = region.elements()
     positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
     users: dict[int, list[tuple[int, Term]]] = {}
     best: dict[int, Value] = {}
     size: dict[int, int] = {}
-    heap: list[tuple[int, str, str, int, Term]] = []
+    sizes: list[int] = []                                       # a heap of those that `open_` has
+    open_: dict[int, dict[int, dict[Term, None]]] = {}          # by size: the members of each class
     wanted = None if roots is None else set(roots)
 
+    @cache
     def rank(value: Value) -> tuple[str, str]:
         text, speller = spell(value, positions, region.extents)
         return text, repr(sorted(speller.tensors))
@@ -109,8 +117,18 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
             kids = tuple(sorted(kids, key=lambda k: (-count[k], rank(k))))
         return term.build(kids, elements.get(term.label))
 
+    def smallest(members: Iterable[Term]) -> Value:
+        made: dict[Value, tuple[str, str, tuple[int, ...]]] = {}
+        for term in members:
+            value, key = build(term), (term.kind, term.label, term.kids)
+            made[value] = min(made.get(value, key), key)
+        return min(made, key=lambda value: (rank(value), made[value])) if len(made) > 1 else next(iter(made))
+
     def offer(c: int, term: Term) -> None:
-        heapq.heappush(heap, (1 + sum(size[k] for k in term.kids), *rank(build(term)), c, term))
+        n = 1 + sum(size[k] for k in term.kids)
+        if n not in open_:
+            heapq.heappush(sizes, n)
+        open_.setdefault(n, {}).setdefault(c, {})[term] = None
 
     for c, terms in region.terms.items():
         for term in terms:
@@ -120,17 +138,17 @@ def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, V
                 users.setdefault(k, []).append((c, term))
             if not term.kids:
                 offer(c, term)
-    while heap and (wanted is None or wanted):
-        n, _, _, c, term = heapq.heappop(heap)
-        if c in best:
-            continue
-        best[c] = build(term)
-        size[c] = n
+    while sizes and (wanted is None or wanted):
+        n = heapq.heappop(sizes)
+        settled = {c: terms for c, terms in open_.pop(n).items() if c not in best}
+        for c, members in settled.items():
+            best[c], size[c] = smallest(members), n
         if wanted is not None:
-            wanted.discard(c)
-        for user, other in users.get(c, ()):
-            if user not in best and all(k in best for k in other.kids):
-                offer(user, other)
+            wanted -= settled.keys()
+        for c in settled:
+            for user, other in users.get(c, ()):
+                if user not in best and all(k in best for k in other.kids):
+                    offer(user, other)
     return best
 
 
@@ -139,24 +157,71 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def forms(region: Region) -> dict[str, str]:
-    """The canonical form of each output of the region's program, typed: what decides whether two programs are one."""
-    roots = {name: region.home[tensor] for name, tensor in region.program.outputs if tensor in region.home}
-    bodies = canonical(region, roots.values())
+class Form(NamedTuple):
+    """The canonical form of a tensor, typed, and the tensors it reads, in the order of their names x0, x1, … in the text."""
+
+    text: str
+    reads: tuple[str, ...]
+
+
+def outputs(region: Region) -> dict[str, Form]:
+    """The form of each output tensor of a region's program that is not an input handed through."""
+    wanted = dict.fromkeys(tensor for _, tensor in region.program.outputs if tensor in region.home)
+    bodies = canonical(region, [region.home[tensor] for tensor in wanted])
     tensors = region.program.tensors
-    out: dict[str, str] = {}
-    for name, tensor in region.program.outputs:
-        if tensor not in region.home:      # an input handed through
-            source = tensors[tensor]
-            out[name] = f"x0:{source.element}"
-            continue
+    made: dict[str, Form] = {}
+    for tensor in wanted:
         axes = region.output_axes[tensor]
         text, speller = spell(bodies[region.home[tensor]], {a: k for k, a in enumerate(axes)}, region.extents)
-        definition = tensors[tensor]
         inputs = [f"{short}: {tensors[t].element}{list(_shape(tensors[t]))}" for t, short in speller.tensors.items()]
         bounds = ", ".join(f"i{k}<{region.extents[a]}" for k, a in enumerate(axes))
-        out[name] = "\n".join([*inputs, f"{definition.element}[{bounds}]:", text])
-    return out
+        made[tensor] = Form("\n".join([*inputs, f"{tensors[tensor].element}[{bounds}]:", text]), tuple(speller.tensors))
+    return made
+
+
+def forms(region: Region) -> dict[str, str]:
+    """The canonical form of each output of the region's program: what decides whether two programs are one."""
+    made, tensors = outputs(region), region.program.tensors
+    return {name: made[tensor].text if tensor in made else f"x0:{tensors[tensor].element}" for name, tensor in region.program.outputs}
+
+
+def composed(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region]) -> dict[str, str]:
+    """`forms` of a program cut into `stretches`, saturated as `regions`.  Of several stretches, an output's form is each distinct form of
+    theirs once, and the calls that make the output, both as met."""
+    if [len(stretch.uses) for stretch in stretches] == [1]:
+        return forms(regions[0])
+    made: dict[str, tuple[Form, dict[str, str]]] = {}       # by tensor: its form, and the program's names of what it reads
+    for stretch, region in zip(stretches, regions, strict=True):
+        found = outputs(region)
+        made |= {use.names[tensor]: (form, use.names) for use in stretch.uses for tensor, form in found.items()}
+    tensors = program.tensors
+    return {name: _calls(tensor, made) if tensor in made else f"x0:{tensors[tensor].element}" for name, tensor in program.outputs}
+
+
+def _calls(result: str, made: dict[str, tuple[Form, dict[str, str]]]) -> str:
+    """The form of a tensor in terms of inputs x0, x1, …, with distinct forms f0, f1, … and their calls %0, %1, … as met."""
+    named: dict[str, str] = {}
+    defined: dict[str, str] = {}
+    inputs: dict[str, str] = {}
+    calls: list[str] = []
+    stack = [(result, False)]
+    while stack:
+        tensor, ready = stack.pop()
+        if tensor in named or tensor in inputs:
+            continue
+        if tensor not in made:
+            inputs[tensor] = f"x{len(inputs)}"
+            continue
+        form, names = made[tensor]
+        reads = [names[t] for t in form.reads]
+        if ready:
+            function = defined.setdefault(form.text, f"f{len(defined)}")
+            named[tensor] = f"%{len(named)}"
+            calls.append(f"{named[tensor]} = {function}({', '.join({**inputs, **named}[t] for t in reads)})")
+        else:
+            stack.append((tensor, True))
+            stack.extend((t, False) for t in reversed(reads))
+    return "\n".join([*(f"{function}:\n{text}" for text, function in defined.items()), *calls, named[result]])
 
 
 def _shape(tensor: Input | loop.Definition) -> tuple[int, ...]:

@@ -1,24 +1,22 @@
 """The rulebook: where rules lie, in which order they load, and which classes of them `--math` admits.
 
-A rule file is egglog text in `rules/<ir>/<idea>.egg`.  A ruleset is named `<phase>-<class>`; the class says what a rule
-keeps: `exact` the same bits, `finite` the same for finite values, `real` equality over the reals, `approx` less.
+A rule file is egglog text in `rules/<ir>/<idea>.egg`; `emmy.egraph.rulefile` reads one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.machinery
-import importlib.util
+import os
 import re
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from emmy.egraph.rulefile import Rule, RuleFile, bindings, check, explained, ir_of, parse
 from emmy.errors import EmmyError
 
-CLASSES = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
+MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "algebra", "twist", "cut", "split"),
     "tile": ("syntax", "fold", "place", "atom", "stage", "tensor", "strategy"),
@@ -27,9 +25,9 @@ ORDER = {
 
 def math_classes(math: str) -> tuple[str, ...]:
     """The rule classes that `math` admits; EmmyError for an unknown one."""
-    if math not in CLASSES:
-        raise EmmyError(f"unknown math {math!r}", f"choose one of {', '.join(CLASSES)}")
-    return CLASSES[math]
+    if math not in MATH:
+        raise EmmyError(f"unknown math {math!r}", f"choose one of {', '.join(MATH)}")
+    return MATH[math]
 
 
 def rules_folder() -> Path:
@@ -63,33 +61,27 @@ def targets() -> tuple[str, ...]:
     return tuple("sm_90a" if t == "sm_90" else t for t in known)
 
 
-def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]:
-    """Rule files of the user's, by the IR whose rules they extend: that of the folder they lie in, "loop" or "tile", or "loop".
-
-    EmmyError if a path is no file."""
-    found: dict[str, list[tuple[str, str]]] = {"loop": [], "tile": []}
-    for path in map(Path, paths):
-        if not path.is_file():
-            raise EmmyError(f"there is no rule file {path}", "give the path of a .egg file")
-        found["tile" if path.parent.name == "tile" else "loop"].append((str(path), path.read_text()))
-    return found
-
-
 @functools.cache
-def bindings() -> Any:
-    """egglog's extension module, loaded without the Python package around it (which costs up to a second)."""
-    if "egglog.bindings" in sys.modules:
-        return sys.modules["egglog.bindings"]
-    package = importlib.util.find_spec("egglog")
-    if package is None or not package.submodule_search_locations:
-        raise EmmyError("egglog is not installed", "pip install 'egglog>=14'")
-    finder = importlib.machinery.PathFinder.find_spec("bindings", list(package.submodule_search_locations))
-    assert finder is not None and finder.loader is not None
-    spec = importlib.machinery.ModuleSpec("egglog.bindings", finder.loader, origin=finder.origin)
-    spec.has_location = True
-    module = importlib.util.module_from_spec(spec)
-    finder.loader.exec_module(module)
-    return module
+def house(ir: str) -> tuple[Rule, ...]:
+    """Every rule of the house's for an IR, in load order."""
+    return tuple(rule for file in rule_files(ir) for rule in parse(*file).rules)
+
+
+def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]:
+    """Rule files of the user's as (name, text), by the IR whose rules they extend: those in `EMMY_RULES` (paths parted as in `PATH`),
+    then `paths`.
+
+    EmmyError if a path is no file, if it is no egglog, or if a ruleset of it is of no phase and class."""
+    found: dict[str, list[tuple[str, str]]] = {ir: [] for ir in ORDER}
+    named = [p for p in os.environ.get("EMMY_RULES", "").split(os.pathsep) if p]
+    for path in dict.fromkeys(map(Path, (*named, *paths))):
+        if not path.is_file():
+            raise EmmyError(f"there is no rule file {path}", "give the path of a .egg file in --rules or EMMY_RULES")
+        file = parse(str(path), path.read_text())
+        ir = ir_of(file, path.resolve().parent.name)
+        check(file, ir)
+        found[ir].append((file.name, file.text))
+    return found
 
 
 class EGraph:
@@ -98,31 +90,25 @@ class EGraph:
     def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = ()):
         self.engine = bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
-        house, further = rule_files(ir), tuple(extra)
-        for name, text in (*house, *further):
+        self.files: list[tuple[str, str]] = []
+        for name, text in (*rule_files(ir), *extra):
             self.run(text, name)
-        known = re.findall(r"\(ruleset (\S+)\)", "\n".join(text for _, text in house))
-        for name, text in further:
-            self.check_rulesets(text, name, known)
+        parsed: list[RuleFile] = [parse(*file) for file in self.files]
+        self.rulesets = tuple(s for file in parsed for s in file.rulesets)
 
     def run(self, text: str, name: str = "<generated>") -> list[Any]:
-        """Run a program; EmmyError names the rule file where it does not parse or type-check."""
+        """Run a program; EmmyError names the file, the line and the rule where it does not parse or type-check, or panics."""
+        if not name.startswith("<"):
+            self.files.append((name, text))
         try:
             return list(self.engine.run_program(*self.engine.parse_program(text, name)))
         except bindings().EggSmolError as error:
-            raise EmmyError(f"rules: {' '.join(str(error).split())}", f"mend {name}") from error
+            raise explained(error, self.files) from error
 
-    def check_rulesets(self, text: str, name: str, known: Sequence[str]) -> None:
-        """EmmyError if a rule of `text` is in none of the `known` rulesets, the only ones that run."""
-        egg = bindings()
-        for command in self.engine.parse_program(text, name):
-            match command:
-                case egg.RewriteCommand() | egg.BiRewriteCommand(): ruleset = command.name
-                case egg.RuleCommand(): ruleset = command.rule.ruleset
-                case _: continue
-            if ruleset not in known:
-                raise EmmyError(f"rules: a rule of {name} is in {f'the ruleset {ruleset}' if ruleset else 'no ruleset'}, which never runs",
-                                f"give it :ruleset with one of {', '.join(known)}")
+    def phase(self, phase: str, classes: Iterable[str] = ("exact",)) -> str:
+        """The schedule that runs once all rulesets of a phase and these classes, at the same time for each class in turn."""
+        runs = [f"(run {s})" for kind in classes for s in self.rulesets if s.startswith(f"{phase}-") and s.endswith(f"-{kind}")]
+        return runs[0] if len(runs) == 1 else f"(seq {' '.join(runs)})"
 
     def schedule(self, schedule: str) -> bool:
         """Run an egglog schedule, counting each rule's matches; whether anything changed."""
@@ -159,8 +145,3 @@ def scope(ir: str, extra: Iterable[tuple[str, str]] = ()) -> Iterator[EGraph]:
         yield graph
     finally:
         graph.run("(pop)")
-
-
-def rule_names(text: str) -> tuple[str, ...]:
-    """The names of the rules in a rule file's text."""
-    return tuple(re.findall(r':name\s+"([^"]+)"', text))

@@ -14,10 +14,7 @@ from emmy.egraph.rulebook import EGraph, math_classes
 from emmy.egraph.terms import Region, decode, encode
 from emmy.ir import loop_ir as loop
 
-PHASES = ("normalize", "algebra", "twist")
-CLASSES_OF = {"normalize": ("exact", "real"), "algebra": ("real",), "twist": ("real",)}
-FUSE = "(saturate (seq (saturate (seq (saturate (run index-exact)) (run push-exact))) (run fuse-exact)))"
-REPLACE = "(seq (run split-exact) (saturate (seq (run replace-exact) (saturate (run index-exact)))) (saturate (run deps-exact)))"
+REWRITING = ("normalize", "algebra", "twist")
 ROUNDS, SECONDS, NODES = 12, 20.0, 60_000
 
 
@@ -37,16 +34,21 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
     graph = EGraph("loop", extra)
     axes = output_axes(program)
     graph.run(encode(program, axes), "<program>")
-    graph.schedule(FUSE)
-    steps = [f"{phase}-{c}" for phase in PHASES for c in CLASSES_OF[phase] if c in classes]
+
+    def run(phase: str) -> str:
+        return graph.phase(phase, classes)
+
+    index, deps = f"(saturate {run('index')})", f"(saturate {run('deps')})"
+    fuse = f"(saturate (seq (saturate (seq {index} {run('push')})) {run('fuse')}))"
+    graph.schedule(fuse)
     start = time.monotonic()
     for _ in range(ROUNDS):
-        graph.schedule("(saturate (run deps-exact))")
-        updated = [graph.schedule(f"(run {ruleset})") for ruleset in steps]
-        graph.schedule(FUSE)
+        graph.schedule(deps)
+        updated = [graph.schedule(run(phase)) for phase in REWRITING]
+        graph.schedule(fuse)
         if not any(updated) or time.monotonic() - start > SECONDS or graph.size() > NODES:
             break
-    graph.schedule("(seq (saturate (run deps-exact)) (run cut-exact) (saturate (run measure-exact)) (saturate (run starve-exact)))")
-    if any([graph.schedule(f"(run split-{c})") for c in ("exact", "real") if c in classes]):
-        graph.schedule(REPLACE)
+    graph.schedule(f"(seq {deps} {run('cut')} (saturate {run('measure')}) (saturate {run('starve')}))")
+    if graph.schedule(run("split")):
+        graph.schedule(f"(seq {run('split')} (saturate (seq {run('replace')} {index})) {deps})")
     return decode(graph, program, axes)

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from emmy.egraph.rulebook import EGraph, hardware_rules, math_classes, scope
+from emmy.egraph.rulefile import PHASES
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
@@ -17,7 +18,6 @@ from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel.fold import held_loads
 from emmy.lower.tile_to_kernel.scalar import stride, vectorises
 
-PHASES = ("fold", "form", "place", "atom", "stage", "strategy")
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
             "FitsRegisters": "more registers than the register file holds",
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
@@ -38,9 +38,8 @@ def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = 
     with scope("tile", [hardware_rules(target), *extra]) as graph:
         graph.run("\n".join([*facts(kernel), *options(wanted)]), "<kernel>")
         classes = math_classes(math)
-        for phase in PHASES:
-            rulesets = [f"(run {phase}-{c})" for c in (("exact", "real") if phase == "atom" else ("exact",)) if c in classes]
-            graph.schedule(f"(saturate (seq {' '.join(rulesets)}))")
+        for phase in PHASES["tile"]:
+            graph.schedule(f"(saturate {graph.phase(phase, classes)})")
         read = _Reader(graph)
         rows = read.rows("Scheduled", lambda r: r.output == read.kernel)
         legal = [s for s in rows if matches(s.row, wanted)]

@@ -5,6 +5,8 @@ Twisted reductions over one axis with one score are one fold: the pivot and ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
@@ -80,3 +82,21 @@ def kernel(name: str, body: Value, output: tile.Tensor, axes: tuple[int, ...], e
                               tuple((a, extents[a]) for a in bound), tuple(folds), result)
     tile.verify(made_kernel)
     return made_kernel
+
+
+def called(kernel: tile.Kernel, name: str, tensors: Sequence[tile.Tensor], output: tile.Tensor) -> tile.Kernel:
+    """The same kernel as `name` on other tensors of the same types: it reads `tensors`, in the order of its own, and writes `output`."""
+    names = {old.name: new.name for old, new in zip(kernel.tensors, tensors, strict=True)}
+
+    def renamed(v: Value) -> Value:
+        return rename(v, {}, names)
+
+    def fold(f: tile.Fold) -> tile.Fold:
+        upto = renamed(loop.IndexOf(f.upto)) if f.upto is not None else None
+        assert upto is None or isinstance(upto, loop.IndexOf)
+        return tile.Fold(f.name, f.kind, f.recipe, f.axis, tuple(map(renamed, f.lifts)), upto.at if upto else None, f.needs)
+
+    made = tile.Kernel(name, tuple(tensors), output, kernel.axes, kernel.inner, tuple(map(fold, kernel.folds)), renamed(kernel.result),
+                       kernel.schedule)
+    tile.verify(made)
+    return made

@@ -17,6 +17,7 @@ from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir import tensor_ir as tensor
+from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, Pos
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.operators import unit
@@ -32,7 +33,7 @@ def lower(program: tensor.Program) -> loop.Program:
     for node, name in names.items():
         bodies.append((name, node, _Body(names, node, extents).value(node, tuple(map(Pos, range(len(node.shape)))), top=True)))
     axis = _assign_axes(bodies, extents)
-    definitions = tuple(loop.Definition(name, node.shape, node.dtype, rename(body, axis)) for name, node, body in bodies)
+    definitions = tuple(loop.Definition(name, node.shape, _stored(node), rename(body, axis)) for name, node, body in bodies)
     used = sorted({(axis[a], extents[a]) for a in extents})
     by_node = {node: name for node, name in names.items()}
     made = loop.Program(program.inputs, tuple(used), definitions, tuple((out, by_node[node]) for out, node in program.outputs))
@@ -71,6 +72,13 @@ def _computes(node: tensor.Tensor) -> bool:
     return not isinstance(node, tensor.Input | tensor.Constant | tensor.IndexValue)
 
 
+def _stored(node: tensor.Tensor) -> DType:
+    """What the elements of a definition are kept as: its type, or the half type that it only widens."""
+    while isinstance(node, tensor.Cast) and node.element is node.x.dtype.compute:
+        node = node.x
+    return node.dtype
+
+
 class _Body:
     """Builds one definition's body; every reduction gets a provisional axis of its own."""
 
@@ -89,7 +97,7 @@ class _Body:
             return point[x.k] if isinstance(x, Pos) else x
 
         if node in self.names and not top and not isinstance(node, tensor.Input):
-            return loop.Load(self.names[node], node.dtype, point)
+            return loop.Load(self.names[node], _stored(node), point)
         match node:
             case tensor.Input(name=name):
                 return loop.Load(name, node.dtype, point)

@@ -28,8 +28,8 @@ def assemble(program: Program) -> Plan:
     for name, kernel in produced.items():
         kind: Role = "output" if name in results else "workspace"
         buffers.append(Buffer(name, kernel.output.element, kernel.output.shape, kind))
-    tiled = {kernel.name: kernel for kernel in choice.program.kernels}
-    launches = tuple(launch(k, tiled[k.name], program) for k in program.kernels)
+    functions = {kernel.name: kernel for kernel in program.kernels}
+    launches = tuple(launch(functions[k.name], k, program) for k in choice.program.kernels if k.name in functions)
     name = "_".join(dict.fromkeys(choice.scheduled)) or "empty"
     return Plan(name, tuple(buffers), launches, tuple(captured.inputs), results, program.cuda, program.target, program.math)
 

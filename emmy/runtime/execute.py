@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from emmy.runtime.arrays import to_numpy, to_torch
 
 if TYPE_CHECKING:
     from emmy.pipeline import Program
+    from emmy.runtime.plan import Launch
 
 Arrays = dict[str, np.ndarray]
 DEVICES = ("numpy", "simulate", "cuda")
@@ -72,17 +73,17 @@ def on_numpy(program: Program, arrays: Arrays) -> Arrays:
     return dict(zip(program.plan.outputs, evaluate_tile(program.tile, arrays), strict=True))
 
 
-def on_simulator(program: Program, arrays: Arrays) -> Arrays:
-    """Every result by its tensor's name, by running each kernel in the simulator."""
+def on_simulator(program: Program, arrays: Arrays, launches: Iterable[Launch] | None = None) -> Arrays:
+    """Every result by its tensor's name, by running each launch in the simulator.  `launches`: those of the plan, if they are watched."""
     from emmy.evaluate.simulate import simulate
 
     memory = {name: x.reshape(-1).copy() for name, x in arrays.items()}
     plan = program.plan
-    launches = {x.kernel: x for x in plan.launches}
+    kernels = {k.name: k for k in program.kernels}
     for b in plan.of("output", "workspace"):
         memory[b.name] = np.zeros(prod(b.shape), b.element.numpy)
-    for kernel in program.kernels:
-        simulate(kernel, {p.name: memory[name] for p, name in zip(kernel.parameters, launches[kernel.name].arguments, strict=True)})
+    for x in launches if launches is not None else plan.launches:
+        simulate(kernels[x.kernel], {p.name: memory[name] for p, name in zip(kernels[x.kernel].parameters, x.arguments, strict=True)})
     return {name: memory[name].reshape(plan.buffer(name).shape) for name in plan.outputs}
 
 

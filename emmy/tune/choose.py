@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from emmy.egraph.canonical import digest, spell
-from emmy.egraph.problem import body, outline, problem
+from emmy.egraph.problem import Outlined, body, outline, problem
+from emmy.egraph.regions import Stretch
 from emmy.egraph.schedule import matches, schedules
 from emmy.egraph.terms import Region
 from emmy.errors import EmmyError
+from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.lower import loop_to_tile
@@ -27,75 +28,90 @@ class Scheduled(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The program chosen, with what was predicted for each of its kernels, by name."""
+    """The program chosen, and each distinct kernel of it by name, as it is called first, with what was predicted.
+
+    Kernels of one name are one function: they differ by the tensors they are called on."""
 
     program: tile.Program
     scheduled: dict[str, Scheduled]
 
 
-def choose(region: Region, target: str, math: str = "fast", pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> Choice:
-    """The program of least predicted time on the GPU of `target`.  `pins` fixes row fields wherever a kernel has such a row; EmmyError
-    if none has."""
-    gpu = hardware.for_target(target)
-    extra = tuple(extra)
-    outlined = outline(region)
-    seconds: dict[str, float] = {}      # by identity: equal kernels have one price
+class Call(NamedTuple):
+    """A kernel by its identity, and the tensors it is called on, in the order in which its body meets them."""
 
-    def build(kernel: partition.Kernel) -> tile.Kernel:
-        value, output, axes = body(outlined, kernel), outlined.tensors[kernel.writes], outlined.kept[kernel.writes].axes
-        identity, read = identify(value, output, axes, region.extents, outlined.tensors)
-        return loop_to_tile.kernel(identity, value, output, axes, region.extents, read)
+    identity: str
+    reads: tuple[tile.Tensor, ...]
+    output: tile.Tensor
 
-    @cache
-    def cheapest(made: tile.Kernel) -> Scheduled:
-        return best(made, target, math, "", extra, gpu)
 
-    def price(kernel: partition.Kernel) -> float:
-        made = build(kernel)
-        if made.name not in seconds:
-            seconds[made.name] = cheapest(made).seconds
-        return seconds[made.name]
-
-    solution = partition.search(problem(outlined, gpu), price)
-    chosen = [cheapest(build(k)) for k in solution.kernels]
+def choose(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region], target: str, math: str = "fast", pins: str = "",
+           extra: Iterable[tuple[str, str]] = ()) -> Choice:
+    """The kernels of least predicted time on the GPU of `target`, for each stretch of `program` with its region, put together in the
+    order of their uses.  `pins` fixes row fields wherever a kernel has such a row; EmmyError if none has."""
+    rows = Rows(target, math, tuple(extra))
+    uses: dict[int, tuple[dict[str, str], tuple[Call, ...]]] = {}
+    for stretch, region in zip(stretches, regions, strict=True):
+        calls = rows.calls(region)
+        uses |= {use.place: (use.names, calls) for use in stretch.uses}
+    ordered = [(call, names, f"_{place}" if len(uses) > 1 else "") for place, (names, calls) in sorted(uses.items()) for call in calls]
+    chosen = {call.identity: rows.found[call.identity] for call, _, _ in ordered}
     if pins:
-        chosen = pinned(chosen, pins, target, math, extra, gpu)
+        chosen = rows.pinned(chosen, pins)
     kernels: list[tile.Kernel] = []
     scheduled: dict[str, Scheduled] = {}
-    for s in chosen:
+    for call, names, place in ordered:
+        s = chosen[call.identity]
         assert s.kernel.schedule is not None
-        stem = f"{s.kernel.schedule.form}_{s.identity}"
-        name = stem if stem not in scheduled else f"{stem}_{len(scheduled)}"
-        named = s.kernel.replace(name=name)
-        kernels.append(named)
-        scheduled[name] = s._replace(kernel=named)
-    program = tile.Program(tuple(i.name for i in region.program.inputs), tuple(kernels), region.program.outputs)
-    return Choice(program, scheduled)
+        tensors = [t.replace(name=names.get(t.name, f"{t.name}{place}")) for t in (*call.reads, call.output)]
+        kernels.append(loop_to_tile.called(s.kernel, f"{s.kernel.schedule.form}_{s.identity}", tensors[:-1], tensors[-1]))
+        scheduled.setdefault(kernels[-1].name, s._replace(kernel=kernels[-1]))
+    return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled)
 
 
-def best(kernel: tile.Kernel, target: str, math: str, pins: str, extra: tuple[tuple[str, str], ...], gpu: hardware.Hardware) -> Scheduled:
-    """The kernel, named by its identity, with the row of least predicted time; ties go to the first spelling."""
-    legal = schedules(kernel, target, math, pins, extra)
-    census = Census(kernel)
-    priced = [(cost.seconds(features(census, s), gpu), k) for k, s in enumerate(legal)]
-    seconds, k = min(priced)
-    return Scheduled(kernel.replace(schedule=legal[k]), seconds, kernel.name)
+class Rows:
+    """The cheapest row of each kernel met, by identity: equal kernels, of one region or of several, are scheduled and priced once."""
 
+    def __init__(self, target: str, math: str = "fast", extra: tuple[tuple[str, str], ...] = ()):
+        self.target, self.math, self.extra = target, math, extra
+        self.gpu = hardware.for_target(target)
+        self.found: dict[str, Scheduled] = {}
 
-def pinned(chosen: list[Scheduled], pins: str, target: str, math: str, extra: tuple[tuple[str, str], ...],
-           gpu: hardware.Hardware) -> list[Scheduled]:
-    """The kernels with the pinned fields in each that has such a row.  EmmyError with the first kernel's reason if none has."""
-    wanted = tile.parse_row(pins)
-    out, problems = [], []
-    for s in chosen:
-        try:
-            out.append(best(s.kernel.replace(schedule=None), target, math, pins, extra, gpu))
-        except EmmyError as error:
-            problems.append(error)
-            out.append(s)
-    if not any(s.kernel.schedule and matches(s.kernel.schedule.row, wanted) for s in out):
-        raise problems[0]
-    return out
+    def calls(self, region: Region) -> tuple[Call, ...]:
+        """The kernels of a region, in launch order."""
+        outlined = outline(region)
+        solution = partition.search(problem(outlined, self.gpu), lambda kernel: self.found[self.call(outlined, kernel).identity].seconds)
+        return tuple(self.call(outlined, kernel) for kernel in solution.kernels)
+
+    def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
+        """A kernel of a region as a call of what `found` then has by its identity."""
+        value, output, axes = body(outlined, kernel), outlined.tensors[kernel.writes], outlined.kept[kernel.writes].axes
+        extents = outlined.region.extents
+        identity, read = identify(value, output, axes, extents, outlined.tensors)
+        if identity not in self.found:
+            self.found[identity] = self.best(loop_to_tile.kernel(identity, value, output, axes, extents, read))
+        return Call(identity, tuple(read.values()), output)
+
+    def best(self, kernel: tile.Kernel, pins: str = "") -> Scheduled:
+        """The kernel, named by its identity, with the row of least predicted time; ties go to the first spelling."""
+        legal = schedules(kernel, self.target, self.math, pins, self.extra)
+        census = Census(kernel)
+        priced = [(cost.seconds(features(census, s), self.gpu), k) for k, s in enumerate(legal)]
+        seconds, k = min(priced)
+        return Scheduled(kernel.replace(schedule=legal[k]), seconds, kernel.name)
+
+    def pinned(self, chosen: dict[str, Scheduled], pins: str) -> dict[str, Scheduled]:
+        """The kernels with the pinned fields in each that has such a row.  EmmyError with the first kernel's reason if none has."""
+        wanted = tile.parse_row(pins)
+        out, problems = {}, []
+        for identity, s in chosen.items():
+            try:
+                out[identity] = self.best(s.kernel.replace(schedule=None), pins)
+            except EmmyError as error:
+                problems.append(error)
+                out[identity] = s
+        if not any(s.kernel.schedule and matches(s.kernel.schedule.row, wanted) for s in out.values()):
+            raise problems[0]
+        return out
 
 
 def identify(value: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int],

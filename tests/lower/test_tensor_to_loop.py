@@ -48,3 +48,11 @@ def test_a_reduction_of_nothing_is_its_unit() -> None:
     program = lowered(lambda x: (x.sum(1), x.prod(1)), (3, 0))
     assert [d.body for d in program.definitions] == [loop.Const(dt.f32, dt.bits(dt.f32, unit)) for unit in (0, 1)]
     assert reductions(program) == []
+
+
+def test_a_tensor_of_halves_is_kept_as_halves_however_it_is_read() -> None:
+    half = torch.empty(4, 4, dtype=torch.bfloat16)
+    program = compile(lambda x, w: ((x @ w).relu() @ w).float().sum(1), half, half).loop
+    products = [d for d in program.definitions if len(d.shape) == 2]
+    assert products and all(d.element is dt.bf16 for d in products)
+    assert program.tensors[program.outputs[0][1]].element is dt.f32

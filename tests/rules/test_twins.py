@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emmy.egraph.rulebook import ORDER, EGraph, rule_files, rule_names, rules_folder
+from emmy.egraph.rulebook import ORDER, EGraph, house, rules_folder
 
 HERE = Path(__file__).parent
 BLOCKS = [
@@ -43,10 +43,8 @@ def test_every_rule_fires_in_a_twin(ir: str) -> None:
     for parameter in BLOCKS:
         if parameter.values[0] == ir:
             fired |= {rule for rule, count in firings(*parameter.values).items() if count}      # type: ignore[arg-type]
-    for name, text in rule_files(ir):
-        named = rule_names(text)
-        assert not named or name.split("/")[1] in twins, f"{name} has no twin"
-        assert set(named) - fired == set(), f"rules of {name} that no twin exercises"
+    assert {rule.file.split("/")[1] for rule in house(ir)} - twins == set(), "rule files without a twin"
+    assert {rule.name for rule in house(ir)} - fired == set(), "rules that no twin exercises"
 
 
 @pytest.mark.parametrize("path", sorted((rules_folder() / "hardware").glob("*.egg")), ids=lambda path: path.stem)
@@ -58,5 +56,5 @@ def test_a_target_states_every_limit_and_an_exact_atom(path: Path) -> None:
 
 
 def test_rule_names_are_unique() -> None:
-    names = [name for ir in ORDER for _, text in rule_files(ir) for name in rule_names(text)]
+    names = [rule.name for ir in ORDER for rule in house(ir)]
     assert len(names) == len(set(names)) and all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)

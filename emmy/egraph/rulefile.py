@@ -1,0 +1,192 @@
+"""A rule file: egglog text as named rules, each with its line, its phase and its numerics class.
+
+A ruleset is named `<phase>-<class>` or `<phase>-<idea>-<class>`; the phase says when its rules run, the class what they keep:
+`exact` the same bits, `finite` the same for finite values, `real` equality over the reals, `approx` less.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from emmy.errors import EmmyError
+
+PHASES = {      # of each IR's rules, in the order in which they first run
+    "loop": ("index", "push", "fuse", "deps", "normalize", "algebra", "twist", "cut", "measure", "starve", "split", "replace"),
+    "tile": ("fold", "form", "place", "atom", "stage", "strategy"),
+}
+CLASSES = ("exact", "finite", "real", "approx")
+
+
+class Rule(NamedTuple):
+    """A rule as a list of premises and a list of actions, in egglog's syntax tree; a rewrite is the union of its two sides.
+
+    `says` is the comment right above it, or else the rule itself; `line` counts from 1."""
+
+    name: str
+    file: str
+    line: int
+    ruleset: str
+    says: str
+    text: str
+    premises: tuple[Any, ...]
+    actions: tuple[Any, ...]
+
+    @property
+    def phase(self) -> str:
+        return self.ruleset.partition("-")[0]
+
+    @property
+    def kind(self) -> str:
+        """Its numerics class."""
+        return self.ruleset.rpartition("-")[2]
+
+
+class RuleFile(NamedTuple):
+    """A file's rules, in order, and the rulesets that it declares."""
+
+    name: str
+    text: str
+    rules: tuple[Rule, ...]
+    rulesets: tuple[str, ...]
+
+    def at(self, line: int) -> Rule | None:
+        """The rule that covers a line."""
+        return next((r for r in self.rules if r.line <= line < r.line + r.text.count("\n") + 1), None)
+
+
+@functools.cache
+def bindings() -> Any:
+    """egglog's extension module, loaded without the Python package around it (which costs up to a second)."""
+    if "egglog.bindings" in sys.modules:
+        return sys.modules["egglog.bindings"]
+    package = importlib.util.find_spec("egglog")
+    if package is None or not package.submodule_search_locations:
+        raise EmmyError("egglog is not installed", "pip install 'egglog>=14'")
+    finder = importlib.machinery.PathFinder.find_spec("bindings", list(package.submodule_search_locations))
+    assert finder is not None and finder.loader is not None
+    spec = importlib.machinery.ModuleSpec("egglog.bindings", finder.loader, origin=finder.origin)
+    spec.has_location = True
+    module = importlib.util.module_from_spec(spec)
+    finder.loader.exec_module(module)
+    return module
+
+
+@functools.lru_cache(maxsize=256)
+def parse(name: str, text: str) -> RuleFile:
+    """The rules of a file's text.  EmmyError names the file, the line and the rule of what is no egglog."""
+    egg = bindings()
+    try:
+        commands = egg.EGraph(no_decomp=True).parse_program(text, name)
+    except egg.EggSmolError as error:
+        raise explained(error, [(name, text)]) from error
+    source = text.encode()
+    rules = tuple(rule for command in commands for rule in _rules(command, name, source))
+    return RuleFile(name, text, rules, tuple(c.name for c in commands if isinstance(c, egg.AddRuleset)))
+
+
+def _rules(command: Any, file: str, source: bytes) -> Iterator[Rule]:
+    """The rules that a command declares: none, one, or the two directions of a birewrite."""
+    egg = bindings()
+
+    def rule(at: Any, name: str, ruleset: str, premises: Iterable[Any], actions: Iterable[Any]) -> Rule:
+        text, before = source[at.i:at.j].decode(), source[:at.i].decode()
+        says = _comment(before) or _shortened(text)
+        return Rule(name, file, before.count("\n") + 1, ruleset, says, text, tuple(premises), tuple(actions))
+
+    def rewrite(name: str, left: Any, right: Any) -> Rule:
+        at, made = command.rewrite.span, egg.Var(command.rewrite.span, "rewritten")
+        return rule(at, name, command.name, [egg.Eq(at, made, left), *command.rewrite.conditions], [egg.Union(at, made, right)])
+
+    match command:
+        case egg.RuleCommand():
+            yield rule(command.rule.span, command.rule.name, command.rule.ruleset, command.rule.body, command.rule.head)
+        case egg.RewriteCommand():
+            yield rewrite(command.rewrite.name, command.rewrite.lhs, command.rewrite.rhs)
+        case egg.BiRewriteCommand():
+            yield rewrite(f"{command.rewrite.name}=>", command.rewrite.lhs, command.rewrite.rhs)
+            yield rewrite(f"{command.rewrite.name}<=", command.rewrite.rhs, command.rewrite.lhs)
+
+
+def _comment(before: str) -> str:
+    """The comment lines that end a text."""
+    lines: list[str] = []
+    for line in reversed(before.split("\n")[:-1]):
+        if not line.lstrip().startswith(";"):
+            break
+        lines.append(line.strip().lstrip("; "))
+    return " ".join(reversed(lines))
+
+
+def _shortened(command: str) -> str:
+    """A rewrite as "left = right", a rule as "premises => actions"."""
+    kind, left, right, *_ = terms(command[1:])
+    rewrites = kind in ("rewrite", "birewrite")
+    left, right = (" ".join((side if rewrites else side[1:-1]).split()) for side in (left, right))
+    return f"{left} {'=' if rewrites else '=>'} {right}"
+
+
+def terms(text: str) -> Iterator[str]:
+    """The terms of a list's text, one by one, up to its closing parenthesis."""
+    depth, start = 0, 0
+    for token in re.finditer(r'"(?:\\.|[^"\\])*"|;[^\n]*|[()]|[^\s()";]+', text):
+        if token[0].startswith(";"):
+            continue
+        start = token.start() if depth == 0 else start
+        depth += (token[0] == "(") - (token[0] == ")")
+        if depth < 0:
+            return
+        if depth == 0:
+            yield text[start:token.end()]
+
+
+def explained(error: Exception, files: Iterable[tuple[str, str]]) -> EmmyError:
+    """An error of the engine's as one that names the file, the line and the rule, of `files` (name, text)."""
+    said = " ".join(str(error).split())
+    for name, text in files:
+        if found := re.search(rf"In (\d+):\d+-(?:\d+:)?\d+ of {re.escape(name)}:", said):
+            line, what = int(found[1]), said[found.end():].strip()
+            rule = _named(text, line)
+            return EmmyError(f"rules: {name}:{line}: {f'rule {rule}: ' if rule else ''}{what}", f"mend {name}")
+    return EmmyError(f"rules: {said}", f"mend {', '.join(name for name, _ in files)}")
+
+
+def _named(text: str, line: int) -> str:
+    """The name of the rule whose text covers a line, found without parsing: the text may be broken."""
+    starts = [m.start() for m in re.finditer(r"^\((?:rule|rewrite|birewrite)\b", text, re.MULTILINE)]
+    offset = len("\n".join(text.split("\n")[:line]))
+    begin = max((s for s in starts if s <= offset), default=None)
+    if begin is None:
+        return ""
+    end = min((s for s in starts if s > begin), default=len(text))
+    name = re.search(r':name\s+"([^"]+)"', text[begin:end])
+    return name[1] if name else ""
+
+
+def check(file: RuleFile, ir: str) -> None:
+    """EmmyError unless each rule has a name and each ruleset is of a phase of `ir` and a class: only those run."""
+    stated = [(s, f"{file.name}: the ruleset {s}") for s in file.rulesets]
+    for rule in file.rules:
+        where = f"{file.name}:{rule.line}"
+        if not rule.name:
+            raise EmmyError(f"rules: {where}: a rule has no name", 'give it :name "…"')
+        stated.append((rule.ruleset, f"{where}: rule {rule.name} is in {rule.ruleset or 'no ruleset'}, which"))
+    for ruleset, where in stated:
+        phase, _, rest = ruleset.partition("-")
+        if phase not in PHASES[ir] or rest.rpartition("-")[2] not in CLASSES:
+            raise EmmyError(f"rules: {where} never runs", "name a ruleset <phase>-<class> or <phase>-<idea>-<class>, such as algebra-real; "
+                            f"the phases are {', '.join(PHASES[ir])}, the classes {', '.join(CLASSES)}")
+
+
+def ir_of(file: RuleFile, folder: str) -> str:
+    """The IR whose rules a file extends: that of its rulesets' phases or, where it has none, of the folder it lies in; else "loop"."""
+    phases = {s.partition("-")[0] for s in (*file.rulesets, *(r.ruleset for r in file.rules))}
+    found = [ir for ir, known in PHASES.items() if phases & set(known)]
+    if len(found) > 1:
+        raise EmmyError(f"rules: {file.name} has rules of {' and '.join(found)} IR", "split it into a file for each")
+    return found[0] if found else folder if folder in PHASES else "loop"
