@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,10 +29,25 @@ class Extraction(NamedTuple):
     proven: bool
 
 
-def _floors(graph: Graph) -> dict[int, float]:
-    """A lower bound of the `dag_cost` of any term of a class, for those that have a finite one: the dearest path down to a leaf."""
+def _below(graph: Graph) -> dict[int, float]:
+    """What a path from a class down to a leaf costs at least in any term of it, for the classes that have a finite one."""
     return {c: done.price for c, done in settle(
         graph, lambda _, node, below: (node.cost + max((below[d].price for d in node.children), default=0.0), None)).items()}
+
+
+def _above(graph: Graph, below: Mapping[int, float]) -> dict[int, float]:
+    """What a path from a root down to a class costs at least, that class not included (Dijkstra)."""
+    found: dict[int, float] = {}
+    heap = [(0.0, root) for root in sorted(set(graph.roots))]
+    while heap:
+        spent, c = heapq.heappop(heap)
+        if c not in found:
+            found[c] = spent
+            for node in graph.classes[c]:
+                if below.keys() >= set(node.children):
+                    for child in set(node.children) - found.keys():
+                        heapq.heappush(heap, (spent + node.cost, child))
+    return found
 
 
 def _reached(roots: Sequence[int], nodes: Mapping[int, Sequence[Node]]) -> Candidates:
@@ -58,16 +74,17 @@ def _components(nodes: Candidates) -> dict[int, int]:
 def _candidates(graph: Graph, limit: float) -> Candidates:
     """The nodes that a choice of at most `limit` needs, for the classes that such a choice can reach.
 
-    A node is left out when it contains its own class, when a child has no finite term, when its dearest path exceeds `limit`, or when
-    another node of its class serves as well: it costs no more with the tree-optimal terms of the children that it needs besides, none of
-    which leads back to the class.  (Replacing the node then closes no cycle, and from the roots down each class is replaced once.)
+    A node is left out when it contains its own class, when a child has no finite term, when every path from a root through it to a leaf
+    costs more than `limit` (its nodes are of different classes, so a choice pays them all), or when another node of its class serves as
+    well: it costs no more with the tree-optimal terms of the children that it needs besides, none of which leads back to the class.
+    (Replacing the node then closes no cycle, and from the roots down each class is replaced once.)
     """
-    floors, terms = _floors(graph), tree.terms(graph)
-    slack = 1 + 1e-9
+    below, terms = _below(graph), tree.terms(graph)
+    above, most = _above(graph, below), limit * (1 + 1e-9)
 
     def useful(c: int, node: Node) -> bool:
-        return c not in node.children and floors.keys() >= set(node.children) and node.cost + max(
-            (floors[d] for d in node.children), default=0.0) <= limit * slack
+        return c in above and c not in node.children and below.keys() >= set(node.children) and above[c] + node.cost + max(
+            (below[d] for d in node.children), default=0.0) <= most
 
     nodes = _reached(graph.roots, {c: [node for node in members if useful(c, node)] for c, members in graph.classes.items()})
     component = _components(nodes)
@@ -160,5 +177,5 @@ def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0, seco
     if status == cp_model.OPTIMAL:
         return Extraction(choice, cost, cost, True)
     rounding = len(nodes) / 2 if shift else 0  # of each class's one cost
-    bound = max(math.ldexp(solver.best_objective_bound - rounding, -shift), *(_floors(graph)[root] for root in graph.roots))
+    bound = max(math.ldexp(solver.best_objective_bound - rounding, -shift), *(_below(graph)[root] for root in graph.roots))
     return Extraction(choice, cost, min(bound, cost), False)

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
-from extract.problem import Kernel, Member, Problem
+from extract.problem import Kernel, Key, Member, Problem
 
 STEPS = 2000    # members that the search for the best body of a kernel tries
 
@@ -40,7 +40,7 @@ class Kernels:
         self.below = {w: self._reach(w, frozenset())[1] for w in problem.home}
         self.views: dict[tuple[str, frozenset[str]], View] = {}
         self.found: dict[tuple[str, frozenset[str]], Kernel | None] = {}
-        self.prices: dict[tuple[str, tuple[tuple[int, Member], ...]], float] = {}
+        self.prices: dict[Key, float] = {}
 
     def sum(self, parts: int) -> float:
         """Seconds of a set of parts."""
@@ -155,14 +155,17 @@ class Kernels:
 
     def priced(self, kernel: Kernel) -> float:
         """What a kernel costs, asked of the caller once a body."""
-        key = kernel.writes, kernel.body
-        if key not in self.prices:
-            self.prices[key] = max(self.price(kernel) + self.rent[kernel.writes], kernel.floor)
-        return self.prices[key]
+        if kernel.key not in self.prices:
+            self.prices[kernel.key] = max(self.price(kernel) + self.rent[kernel.writes], kernel.floor)
+        return self.prices[kernel.key]
+
+    def known(self, kernel: Kernel) -> bool:
+        """Whether its price has been asked."""
+        return kernel.key in self.prices
 
     def estimate(self, kernel: Kernel) -> float:
         """Its price if it has been asked, else its floor."""
-        return self.prices.get((kernel.writes, kernel.body), kernel.floor)
+        return self.prices.get(kernel.key, kernel.floor)
 
 
 def reached(root: int, settled: dict[int, Member]) -> dict[int, Member]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import heapq
 
 from extract.kernels import Kernels
-from extract.problem import Kernel, Solution
+from extract.problem import Kernel, Solution, launches
 
 
 def ranked(kernels: Kernels, count: int) -> tuple[Solution, ...]:
-    """The `count` best sets of written tensors whose cheapest kernels read all of it, outputs aside, with these kernels in order."""
+    """The `count` best sets of written tensors whose cheapest kernels read all of it, outputs aside, with these kernels."""
     while True:
         paths = _paths(kernels, count)
-        unknown = next((u for _, path, _ in paths if (u := [k for k in path if (k.writes, k.body) not in kernels.prices])), None)
+        unknown = next((u for _, path, _ in paths if (u := [k for k in path if not kernels.known(k)])), None)
         if unknown is None:
-            return tuple(Solution(seconds, path) for seconds, path, whole in paths if whole)
+            return tuple(Solution(seconds, launches(kernels.problem, path)) for seconds, path, whole in paths if whole)
         for k in unknown:
             kernels.priced(k)
 

@@ -32,7 +32,12 @@ def ranked(problem: Problem, price: Callable[[Kernel], float], count: int) -> tu
     """The `count` best partitions that write different sets of tensors, cheapest first: of few tensors the best there are, else the best
     that descent meets on its way.  The first is what `search` finds.  ValueError if an output cannot be computed.
     """
-    kernels = Kernels(problem, price, thorough=len(problem.home) <= EXHAUSTIVE)
+    return explore(Kernels(problem, price, thorough=len(problem.home) <= EXHAUSTIVE), count)
+
+
+def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:
+    """`ranked`, by kernels that the caller keeps."""
+    problem = kernels.problem
     if len(problem.home) <= EXHAUSTIVE:
         found = lattice.ranked(kernels, count)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -35,6 +36,10 @@ class Problem(NamedTuple):
     rent: tuple[float, float] = (0.0, 0.0)
 
 
+Key = tuple[str, tuple[tuple[int, Member], ...]]
+"""What a kernel writes and its body."""
+
+
 class Kernel(NamedTuple):
     """A kernel that writes one tensor: its body (one member a class, from the root down), what it reads, its least seconds."""
 
@@ -43,6 +48,10 @@ class Kernel(NamedTuple):
     body: tuple[tuple[int, Member], ...]
     reads: frozenset[str]
     floor: float
+
+    @property
+    def key(self) -> Key:
+        return self.writes, self.body
 
 
 class Solution(NamedTuple):
@@ -55,3 +64,17 @@ class Solution(NamedTuple):
     def kept(self) -> frozenset[str]:
         """The tensors that it writes."""
         return frozenset(k.writes for k in self.kernels)
+
+
+def launches(problem: Problem, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Kernels in launch order: the outputs in theirs, each after what it reads by name."""
+    writer = {k.writes: k for k in kernels}
+    order: dict[str, Kernel] = {}
+    stack = [(o, False) for o in reversed(problem.outputs)]
+    while stack:
+        w, ready = stack.pop()
+        if ready:
+            order.setdefault(w, writer[w])
+        elif w not in order:
+            stack += [(w, True), *((r, False) for r in sorted(writer[w].reads, reverse=True))]
+    return tuple(order.values())

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from emmy import __version__
-from emmy.cli import canon, compile, explain, rules, run
+from emmy.cli import canon, compile, explain, extract, rules, run
 from emmy.errors import EmmyError
 
 BAD_INPUT, INTERNAL = 2, 70
@@ -74,6 +74,7 @@ app.command("canon")(canon.command)
 app.command("build")(compile.build)
 app.add_typer(rules.app, name="rules")
 app.command("explain")(explain.command)
+app.command("extract")(extract.command)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract import partition
+from extract import columns, partition
 from extract.descent import Descent
 from extract.kernels import Kernels
 from extract.partition import Kernel, Member, Problem, Solution, ranked, search
@@ -166,6 +166,17 @@ def test_descent_meets_partitions_that_hold_and_are_no_better_than_the_best(prob
     assert [s.seconds for s in found[1:]] == sorted(s.seconds for s in found[1:])
     assert len({s.kept for s in found}) == len(found) and all(written_in_order(problem, s) for s in found)
     assert min(s.seconds for s in found) >= search(problem, price).seconds * (1 - 1e-9)
+
+
+@settings(max_examples=40)
+@given(graphs)
+def test_kernels_as_columns_prove_the_best_partition(problem: Problem) -> None:
+    price = problems.added(problem)
+    kernels = Kernels(problem, price, thorough=True)
+    columns.widen(kernels, float("inf"), 10**6)
+    found = columns.solve(kernels, descend(problem, price), 60.0)
+    assert found.proven and found.bound == found.solution.seconds == pytest.approx(search(problem, price).seconds, rel=1e-9)
+    assert written_in_order(problem, found.solution)
 
 
 def test_what_cannot_be_computed_is_named() -> None:
