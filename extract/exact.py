@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -114,6 +114,46 @@ def _shift(costs: Sequence[float]) -> int:
     return 0 if whole else 45 - math.frexp(math.fsum(costs))[1]
 
 
+class _Model:
+    """A Boolean for each class and node, a level for each class on a cycle, and costs as integers."""
+
+    def __init__(self, nodes: Candidates, roots: Iterable[int], hint: Choice):
+        component = _components(nodes)
+        size = Counter(component.values())
+        self.model = model = cp_model.CpModel()
+        self.active = active = {c: model.new_bool_var(f"class {c}") for c in nodes}
+        self.picked = {(c, i): model.new_bool_var(f"{c}.{i} {node.op}") for c, members in nodes.items() for i, node in enumerate(members)}
+        level = {c: model.new_int_var(0, size[component[c]] - 1, f"level {c}") for c in nodes if size[component[c]] > 1}
+        holders: dict[tuple[int, int], list[cp_model.IntVar]] = {}
+        for (c, i), chosen in self.picked.items():
+            for child in sorted(set(nodes[c][i].children)):
+                holders.setdefault((c, child), []).append(chosen)
+        for root in set(roots):
+            model.add(active[root] == 1)
+        for c, members in nodes.items():
+            model.add(sum(self.picked[c, i] for i in range(len(members))) == active[c])
+        for (c, child), held in holders.items():
+            # One row for all holders is a tighter relaxation than an implication for each; those of the child that hold the class belong
+            # to it, since both together would be a cycle.
+            model.add(sum(held) + sum(holders.get((child, c), [])) <= active[child])
+            if component[child] == component[c]:
+                for chosen in held:
+                    model.add(level[c] >= level[child] + 1).only_enforce_if(chosen)
+        for c, members in nodes.items():
+            model.add_hint(active[c], c in hint)
+            for i, node in enumerate(members):
+                model.add_hint(self.picked[c, i], hint.get(c) == node)
+        for c, above in _levels(hint, component).items():
+            if c in level:
+                model.add_hint(level[c], above)
+        self.shift = _shift([float(node.cost) for members in nodes.values() for node in members])
+        model.minimize(sum(round(math.ldexp(nodes[c][i].cost, self.shift)) * chosen for (c, i), chosen in self.picked.items()))
+
+    def bound(self, value: float) -> float:
+        """What the solver's bound says of costs: each of a choice's classes may have been rounded by a half."""
+        return math.ldexp(value - (len(self.active) / 2 if self.shift else 0), -self.shift)
+
+
 def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0, seconds: float = math.inf) -> Extraction:
     """The choice with the least `dag_cost` that the budget finds, with the bound it proves.
 
@@ -127,37 +167,7 @@ def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0, seco
         else min((tree.extract(graph), greedy_dag.extract(graph)), key=lambda choice: dag_cost(graph, choice))
     )
     nodes = _candidates(graph, dag_cost(graph, hint))
-    component = _components(nodes)
-    size = Counter(component.values())
-
-    model = cp_model.CpModel()
-    active = {c: model.new_bool_var(f"class {c}") for c in nodes}
-    level = {c: model.new_int_var(0, size[component[c]] - 1, f"level {c}") for c in nodes if size[component[c]] > 1}
-    picked = {(c, i): model.new_bool_var(f"{c}.{i} {node.op}") for c, members in nodes.items() for i, node in enumerate(members)}
-    holders: dict[tuple[int, int], list[cp_model.IntVar]] = {}
-    for (c, i), chosen in picked.items():
-        for child in sorted(set(nodes[c][i].children)):
-            holders.setdefault((c, child), []).append(chosen)
-    for root in set(graph.roots):
-        model.add(active[root] == 1)
-    for c, members in nodes.items():
-        model.add(sum(picked[c, i] for i in range(len(members))) == active[c])
-        for i, node in enumerate(members):
-            model.add_hint(picked[c, i], hint.get(c) == node)
-        model.add_hint(active[c], c in hint)
-    for (c, child), held in holders.items():
-        # One row for all holders is a tighter relaxation than one implication each; a child that is chosen to hold its holder is taken
-        # from the same row, since the two would be a cycle.
-        model.add(sum(held) + sum(holders.get((child, c), [])) <= active[child])
-        if component[child] == component[c]:
-            for chosen in held:
-                model.add(level[c] >= level[child] + 1).only_enforce_if(chosen)
-    for c, above in _levels(hint, component).items():
-        if c in level:
-            model.add_hint(level[c], above)
-    shift = _shift([float(node.cost) for members in nodes.values() for node in members])
-    model.minimize(sum(round(math.ldexp(nodes[c][i].cost, shift)) * chosen for (c, i), chosen in picked.items()))
-
+    stated = _Model(nodes, graph.roots, hint)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
@@ -168,14 +178,14 @@ def extract(graph: Graph, hint: Choice | None = None, budget: float = 10.0, seco
     solver.parameters.add_lp_constraints_lazily = False
     solver.parameters.symmetry_level = 0
     solver.parameters.cp_model_probing_level = 0
-    status = solver.solve(model)
+    status = solver.solve(stated.model)
     choice = hint
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        found = reachable(graph, {c: nodes[c][i] for (c, i), chosen in picked.items() if solver.boolean_value(chosen)})
+        found = reachable(graph, {c: nodes[c][i] for (c, i), chosen in stated.picked.items() if solver.boolean_value(chosen)})
         choice = min(hint, found, key=lambda choice: dag_cost(graph, choice))
     cost = dag_cost(graph, choice)
     if status == cp_model.OPTIMAL:
         return Extraction(choice, cost, cost, True)
-    rounding = len(nodes) / 2 if shift else 0  # of each class's one cost
-    bound = max(math.ldexp(solver.best_objective_bound - rounding, -shift), *(_below(graph)[root] for root in graph.roots))
-    return Extraction(choice, cost, min(bound, cost), False)
+    below = _below(graph)
+    bound = max(stated.bound(solver.best_objective_bound), *(below[root] for root in graph.roots))
+    return Extraction(choice, cost, min(cost, bound), False)
