@@ -11,7 +11,7 @@ import pytest
 from emmy.pipeline import compile_snippet
 from tests.said import Said
 
-CHAIN = "a, b, c = torch.randn(256, 16), torch.randn(16, 256), torch.randn(256, 16); (a @ b) @ c"
+FEW = "F.softmax(torch.randn(64, 512), -1)"
 MANY = "x = torch.randn(4, 64); F.softmax(F.layer_norm(F.gelu(F.softmax(x, -1)), (64,)).cumsum(-1), -1)"
 
 
@@ -20,10 +20,10 @@ def programs(*arguments: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("snippet, least", [(CHAIN, 3), (MANY, 3)])
-def test_the_best_programs_are_distinct_and_ordered_and_the_first_is_compiled(snippet: str, least: int) -> None:
+@pytest.mark.parametrize("snippet", [FEW, MANY])
+def test_the_best_programs_are_distinct_and_ordered_and_the_first_is_compiled(snippet: str) -> None:
     found = programs("-c", snippet, "--top", "3")
-    assert least <= len(found) <= 3
+    assert len(found) == 3
     weights = [program["weighed_us"] for program in found]
     assert weights == sorted(weights)
     assert len({tuple(sorted(k["identity"] for k in program["kernels"])) for program in found}) == len(found)
@@ -38,12 +38,12 @@ def test_the_best_programs_are_distinct_and_ordered_and_the_first_is_compiled(sn
 
 
 def test_the_text_says_each_program_and_its_kernels() -> None:
-    text = Said("extract", "-c", CHAIN, "--top", "2", "--target", "sm_80", "--math", "exact").well()
+    text = Said("extract", "-c", FEW, "--top", "2", "--target", "sm_80", "--math", "exact").well()
     heads = re.findall(r"^(\d)\. (\d) kernels?, predicted [\d.]+ µs, weighed [\d.]+ µs$", text, re.M)
     assert [n for n, _ in heads] == ["1", "2"]
     assert len(re.findall(r"^\w+_([0-9a-f]{12}) +\1 +WORK=\S+ +\w+ +[\d.]+ µs$", text, re.M)) == sum(int(kernels) for _, kernels in heads)
 
 
 def test_a_count_below_one_is_refused() -> None:
-    said = Said("extract", "-c", CHAIN, "--top", "0")
+    said = Said("extract", "-c", FEW, "--top", "0")
     assert said.code == 2 and "--top" in said.err
