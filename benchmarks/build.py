@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.workloads import Workload, select
+from benchmarks.workloads import SUITES, Workload, select
 from emmy.errors import EmmyError
 
 CONSOLE = Console()
@@ -35,12 +35,15 @@ def build(workload: Workload, folder: Path, target: str, math: str) -> tuple[str
 def main(
     output: Annotated[Path, typer.Option(help="Folder for the bundles; made if absent.")],
     only: Annotated[str, typer.Option(help="Regular expression on the workloads' names.")] = "",
+    suite: Annotated[str, typer.Option(help=f"{' or '.join(SUITES)}.")] = "spine",
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     target: Annotated[str, typer.Option(help="GPU architecture.")] = "sm_90a",
     math: Annotated[str, typer.Option(help="exact or fast.")] = "fast",
 ) -> None:
     """Build a bundle for every workload; exit 1 if any failed, the others built all the same."""
-    workloads = select(only)
+    if suite not in SUITES:
+        raise typer.BadParameter(f"no suite is named {suite!r}; the suites are {', '.join(SUITES)}", param_hint="--suite")
+    workloads = select(only, suite)
     if not workloads:
         raise typer.BadParameter(f"no workload matches {only!r}", param_hint="--only")
     output.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,28 @@ PROGRAMS = {
                  "F.softmax(q @ k.transpose(-2, -1) * {3} ** -0.5, dim=-1) @ v",
 }
 
+# What rewriting finds (tests/families.py), where eager computes what is written.
+PROGRAMS |= {
+    "logsumexp": "torch.randn({0}, {1}, {dtype}).logsumexp(-1)",
+    "log_softmax": "torch.randn({0}, {1}, {dtype}).log_softmax(-1)",
+    "cross_entropy": "F.cross_entropy(torch.randn({0}, {1}, {dtype}), torch.randint(0, {1}, ({0},)))",
+    "variance": "torch.randn({0}, {1}, {dtype}).var(-1, correction=0)",
+    "layernorm+linear": "x = torch.randn({0}, {2}, {dtype}); nn.Linear({2}, {1}, {dtype})(nn.LayerNorm({2}, {dtype})(x))",
+    "sum(ab)": "a, b = torch.randn({0}, {2}, {dtype}), torch.randn({2}, {1}, {dtype}); (a @ b).sum()",
+    "mean(ab)": "a, b = torch.randn({0}, {2}, {dtype}), torch.randn({2}, {1}, {dtype}); (a @ b).mean(-1)",
+    "(uv)x": "u, v, x = torch.randn({0}, {dtype}), torch.randn({1}, {dtype}), torch.randn({1}, {dtype}); torch.outer(u, v) @ x",
+    "max(x+y)": "x, y = torch.randn({0}, {dtype}), torch.randn({1}, {dtype}); (x[:, None] + y).amax(-1)",
+    "xw+(xa)b": "x, w, a, b = torch.randn({0}, {1}, {dtype}), torch.randn({1}, {2}, {dtype}), torch.randn({1}, {3}, {dtype}), "
+                "torch.randn({3}, {2}, {dtype}); x @ w + (x @ a) @ b",
+    "x(w+ab)": "x, w, a, b = torch.randn({0}, {1}, {dtype}), torch.randn({1}, {2}, {dtype}), torch.randn({1}, {3}, {dtype}), "
+               "torch.randn({3}, {2}, {dtype}); x @ (w + a @ b)",
+    "silu(xg)(xu)": "x, g, u = torch.randn({0}, {1}, {dtype}), torch.randn({1}, {2}, {dtype}), torch.randn({1}, {2}, {dtype}); "
+                    "F.silu(x @ g) * (x @ u)",
+    "softcap_attention": "q = torch.randn({0}, {1}, {2}, {3}, {dtype}); k = torch.randn({0}, {1}, {2}, {3}, {dtype}); "
+                         "v = torch.randn({0}, {1}, {2}, {3}, {dtype}); "
+                         "F.softmax(20 * torch.tanh(q @ k.transpose(-2, -1) * ({3} ** -0.5 / 20)), dim=-1) @ v",
+}
+
 BOTH, LARGE, WIDE = ("fp32", "bf16"), (8192, 8192), (16384, 4096)
 POINTWISE = ("exp(-x)", "(x*x)+(x*x)", "x+x+y", "y+(x+x)", "bias+gelu+residual", "transpose+add")
 ROWWISE = ("rmsnorm", "layernorm", "softmax")
@@ -49,10 +71,23 @@ SPINE: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[int, ...], ...]
     (("attention",), BOTH, ((1, 3, 37, 20),)),
 )
 
+FAMILIES = (
+    (("logsumexp", "log_softmax", "variance"), BOTH, (WIDE, (4096, 131072))),
+    (("cross_entropy",), BOTH, ((4096, 32000),)),
+    (("layernorm+linear",), ("bf16",), ((4096,) * 3,)),
+    (("sum(ab)", "mean(ab)"), BOTH, ((4096,) * 3,)),
+    (("(uv)x", "max(x+y)"), ("fp32",), ((8192, 8192),)),
+    (("xw+(xa)b", "x(w+ab)"), ("bf16",), ((16, 4096, 4096, 16), (8192, 1024, 1024, 256))),
+    (("silu(xg)(xu)",), ("bf16",), ((16, 4096, 14336), (2048, 4096, 14336))),
+    (("softcap_attention",), ("bf16",), ((4, 16, 1024, 64),)),
+)
+SUITES = {"spine": SPINE, "families": FAMILIES}
+
 
 class Workload(NamedTuple):
-    """A program at a size: `case` such as "softmax 16384x4096", and the snippet that the compiler captures."""
+    """A program at a size: its suite, `case` such as "softmax 16384x4096", and the snippet that the compiler captures."""
 
+    suite: str
     case: str
     dtype: str
     snippet: str
@@ -64,18 +99,19 @@ class Workload(NamedTuple):
         return re.sub(r"[^a-z0-9_]+", "-", words).strip("-") + f"-{self.dtype}"
 
 
-def _spine() -> Iterator[Workload]:
-    for programs, dtypes, sizes in SPINE:
-        for name in programs:
-            for size in sizes:
-                for dtype in dtypes:
-                    snippet = PROGRAMS[name].format(*size, dtype=f"dtype=torch.{TORCH_NAME[dtype]}")
-                    yield Workload(f"{name} {'x'.join(map(str, size))}", dtype, snippet)
+def _workloads() -> Iterator[Workload]:
+    for suite, lines in SUITES.items():
+        for programs, dtypes, sizes in lines:
+            for name in programs:
+                for size in sizes:
+                    for dtype in dtypes:
+                        snippet = PROGRAMS[name].format(*size, dtype=f"dtype=torch.{TORCH_NAME[dtype]}")
+                        yield Workload(suite, f"{name} {'x'.join(map(str, size))}", dtype, snippet)
 
 
-WORKLOADS: dict[str, Workload] = {w.stem: w for w in _spine()}
+WORKLOADS: dict[str, Workload] = {w.stem: w for w in _workloads()}
 
 
-def select(pattern: str = "") -> tuple[Workload, ...]:
-    """The workloads whose stem or case matches a regular expression."""
-    return tuple(w for w in WORKLOADS.values() if re.search(pattern, w.stem) or re.search(pattern, w.case))
+def select(pattern: str = "", suite: str = "spine") -> tuple[Workload, ...]:
+    """The workloads of a suite whose stem or case matches a regular expression."""
+    return tuple(w for w in WORKLOADS.values() if w.suite == suite and (re.search(pattern, w.stem) or re.search(pattern, w.case)))

@@ -13,3 +13,7 @@ class EmmyError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  remedy: {self.remedy}"
+
+
+class EmmyWarning(UserWarning):
+    """What a user may want to mend, though the result is right without."""

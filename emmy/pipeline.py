@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emmy.egraph import rulebook
+from emmy.egraph.budget import Budget
 from emmy.egraph.regions import Stretch, cut
 from emmy.egraph.saturate import saturate
 from emmy.egraph.terms import Region
@@ -28,8 +29,10 @@ class Program:
     """A compiled program.  Call it with tensors like the function it was captured from; `ir(stage)` prints a stage, `kernels` and `cuda`
     are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU."""
 
-    def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = ""):
+    def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = "",
+                 budget: str = ""):
         self.captured, self.target, self.math, self.pins = captured, target, math, pins
+        self.budget = Budget.parse(budget)
         self.rules = rulebook.extra_rules(rules)
         rulebook.math_classes(math)
         rulebook.hardware_rules(target)
@@ -54,13 +57,14 @@ class Program:
     @cached_property
     def regions(self) -> tuple[Region, ...]:
         """The saturated region of each stretch."""
-        return tuple(saturate(stretch.program, self.math, self.rules["loop"]) for stretch in self.stretches)
+        return tuple(saturate(stretch.program, self.math, self.rules["loop"], self.budget) for stretch in self.stretches)
 
     @property
     def region(self) -> Region:
         """The saturated region of a program that is one stretch; EmmyError if it is more."""
-        if len(self.regions) > 1 or len(self.stretches[0].uses) > 1:
-            raise EmmyError(f"the program is cut into {len(self.regions)} regions", "use Program.regions, and Program.stretches")
+        if (places := sum(len(stretch.uses) for stretch in self.stretches)) > 1:
+            raise EmmyError(f"the program is cut into {places} stretches, {len(self.stretches)} of them distinct",
+                            "use Program.regions and Program.stretches")
         return self.regions[0]
 
     @cached_property
@@ -107,23 +111,25 @@ class Program:
 
 
 def compile(fn: Callable[..., Any], *example_inputs: Any, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (),
-            pins: str = "") -> Program:
+            pins: str = "", budget: str = "") -> Program:
     """Capture `fn` (a function or module) on example tensors and compile it.
 
     `target`: "sm_90a", "sm_80", "sm_89" or "sm_120".  `math`: "exact" (rules that keep every bit) or "fast" (equal over the reals).
     `rules`: further rule files (paths), loaded after the house's.  `pins`: fields of the schedule row to fix, as "WORK=t256,TILE=v4".
+    `budget`: what each phase of saturation may spend, as "NODES" or "NODES,SECONDS"; an EmmyWarning tells where one has.
     EmmyError for what cannot be captured or compiled.
     """
     from emmy.capture.export import capture
 
-    return Program(capture(fn, example_inputs), target, math, rules, pins)
+    return Program(capture(fn, example_inputs), target, math, rules, pins, budget)
 
 
-def compile_snippet(source: str, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (), pins: str = "") -> Program:
+def compile_snippet(source: str, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (), pins: str = "",
+                    budget: str = "") -> Program:
     """Compile a snippet, as `emmy compile -c` does."""
     from emmy.capture.snippet import capture_snippet
 
-    return Program(capture_snippet(source), target, math, rules, pins)
+    return Program(capture_snippet(source), target, math, rules, pins, budget)
 
 
 def compile_captured(captured: Captured) -> Callable[..., tuple[Any, ...]]:

@@ -41,8 +41,14 @@ def test_the_rule_that_rules_md_explains_is_in_the_rulebook() -> None:
     EGraph("loop").run(twin)
 
 
-@pytest.mark.parametrize("shown", blocks(ROOT / "README.md", "console"), ids=lambda text: text.split()[2])
-def test_commands_print_what_the_readme_shows(shown: str) -> None:
+CONSOLE = [(page, text) for page in PAGES for text in blocks(page, "console")]
+
+
+@pytest.mark.parametrize("page, shown", CONSOLE, ids=[f"{page.stem}-{text.split()[2]}" for page, text in CONSOLE])
+def test_commands_print_what_the_documents_show(page: Path, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in blocks(page, "text"):       # files, named in their first line
+        Path(text.split()[1]).write_text(text)
     command, *lines = shown.splitlines()
     said = CliRunner().invoke(app, shlex.split(command)[2:], env={"EMMY_KNOBS": ""})
     assert said.exit_code == 0

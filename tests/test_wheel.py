@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SUFFIXES = (".py", ".egg", ".toml", ".html", ".css", ".js")
 pytest.importorskip("hatchling", reason="building the wheel needs hatchling: pip install -e '.[test]'")
 
 
@@ -47,7 +48,7 @@ def test_contents(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     for source, target in (("emmy", "emmy"), ("extract", "extract"), ("rules", "emmy/rules")):
-        files = {p.relative_to(ROOT / source) for p in (ROOT / source).rglob("*") if p.suffix in (".py", ".egg", ".toml")}
+        files = {p.relative_to(ROOT / source) for p in (ROOT / source).rglob("*") if p.suffix in SUFFIXES}
         assert files, source
         assert {f"{target}/{file.as_posix()}" for file in files} <= names
     assert not {name for name in names if name.startswith(("tests", "benchmarks")) or "__pycache__" in name}

@@ -32,6 +32,7 @@ from emmy.errors import EmmyError
 _RANDOM = {id(getattr(torch, n)) for n in ("randn", "rand", "randint", "randperm", "randn_like", "rand_like", "randint_like", "normal",
                                            "bernoulli", "empty", "empty_like", "tensor", "as_tensor", "from_numpy")}
 _CONVERSIONS = ("to", "half", "bfloat16", "float", "double", "eval", "cuda", "cpu", "requires_grad_", "contiguous")
+_EXAMPLES = frozenset({"example_inputs", "get_inputs"})
 _CALL, _RESULT = "__emmy_call__", "__emmy_result__"
 Key = tuple[int, int]
 
@@ -254,20 +255,9 @@ def capture_file(spec: str) -> Captured:
     path, _, name = spec.rpartition(":")
     if not path or not name:
         raise EmmyError(f"{spec!r} is not FILE.py:NAME", "name a function, module or class of the file, as in model.py:Model")
-    if not os.path.isfile(path):
-        raise EmmyError(f"there is no file {path}", "give the path of a Python file")
-    with open(path, encoding="utf-8") as file:
-        code, tape = _compile(_parse(file.read(), path), path)
-    module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(os.path.basename(path)[:-3], None, origin=path))
-    scope = vars(module)
-    scope.update({_CALL: tape, "__file__": path})
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    try:
-        _run(path, path, lambda: exec(code, scope))  # the user's own code
-    finally:
-        sys.path.pop(0)
+    scope, tape = _load(path)
     if name not in scope:
-        known = [k for k, v in scope.items() if callable(v) and getattr(v, "__module__", None) == module.__name__]
+        known = [k for k, v in scope.items() if callable(v) and getattr(v, "__module__", None) == scope["__name__"]]
         raise EmmyError(f"{path} defines no {name}", f"name one of {', '.join(known) or 'its functions'}")
     target = scope[name]
     if not callable(target):
@@ -285,6 +275,40 @@ def capture_file(spec: str) -> Captured:
     if captured.mutated:
         raise EmmyError(f"{name} of {path} writes to its input {captured.mutated[0]}", "return the result instead")
     return captured
+
+
+def programs(path: str) -> list[str]:
+    """The names in a Python file that `capture_file` takes, in its order: the functions, modules and classes of modules that it defines,
+    as far as they take nothing or the file has example inputs.  A name that begins with an underscore is the file's own affair."""
+    scope, _ = _load(path)
+    given = not _EXAMPLES.isdisjoint(scope)
+
+    def is_program(name: str, value: Any) -> bool:
+        if name.startswith("_") or name in (*_EXAMPLES, "get_init_inputs"):
+            return False
+        if isinstance(value, nn.Module):
+            return given
+        defined = isinstance(value, types.FunctionType) or isinstance(value, type) and issubclass(value, nn.Module)
+        return defined and value.__module__ == scope["__name__"] and (given or not _arity(value)[0])
+
+    return [name for name, value in scope.items() if is_program(name, value)]
+
+
+def _load(path: str) -> tuple[dict[str, Any], _Tape]:
+    """What a Python file defines, run with its calls routed through the tape."""
+    if not os.path.isfile(path):
+        raise EmmyError(f"there is no file {path}", "give the path of a Python file")
+    with open(path, encoding="utf-8") as file:
+        code, tape = _compile(_parse(file.read(), path), path)
+    module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(os.path.basename(path)[:-3], None, origin=path))
+    scope = vars(module)
+    scope.update({_CALL: tape, "__file__": path})
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    try:
+        _run(path, path, lambda: exec(code, scope))  # the user's own code
+    finally:
+        sys.path.pop(0)
+    return scope, tape
 
 
 def _arity(target: Callable[..., Any]) -> tuple[int, float]:

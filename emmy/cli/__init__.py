@@ -8,45 +8,56 @@ from __future__ import annotations
 
 import errno
 import traceback
+import warnings
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from emmy import __version__
-from emmy.cli import canon, compile, explain, extract, rules, run
-from emmy.errors import EmmyError
+from emmy.cli import canon, compile, egraph, explain, extract, rules, run
+from emmy.errors import EmmyError, EmmyWarning
 
 BAD_INPUT, INTERNAL = 2, 70
 
 
 class Guarded(TyperGroup):
-    """A group of commands whose errors become messages and exit codes."""
+    """A group of commands whose errors become messages and exit codes, and whose warnings become lines."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", EmmyWarning)
+                warnings.showwarning = warned
+                return super().invoke(ctx)
         except Exception as error:
             ours = type(error).__module__.partition(".")[0] in ("typer", "click")   # usage errors and exits, which Typer shows
             if ours or getattr(error, "errno", None) == errno.EPIPE:
                 raise
-            message, code = explained(error)
-            typer.echo("".join(traceback.format_exception(error)) if ctx.params.get("debug") else message, err=True)
+            message, code = explained(error, ctx.params.get("debug", False))
+            typer.echo(message, err=True)
             raise typer.Exit(code) from error
 
 
-def explained(error: Exception) -> tuple[str, int]:
-    """What to say of an error, and the exit code."""
+def warned(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None) -> None:
+    """Tell a warning: one of ours in a line, any other with its place."""
+    ours = issubclass(category, EmmyWarning)
+    typer.echo(f"warning: {message}" if ours else warnings.formatwarning(message, category, filename, lineno, line), err=True)
+
+
+def explained(error: Exception, debug: bool = False) -> tuple[str, int]:
+    """What to say of an error, the traceback for `debug`, and the exit code."""
     match error:
         case EmmyError():
-            return f"error: {error}", BAD_INPUT
+            said, code = f"error: {error}", BAD_INPUT
         case OSError(filename=str(name)):
-            return f"error: {name}: {error.strerror}\n  remedy: check the path and its permissions", BAD_INPUT
+            said, code = f"error: {name}: {error.strerror}\n  remedy: check the path and its permissions", BAD_INPUT
         case UnicodeDecodeError():
-            return f"error: a source or rule file is not UTF-8 text: {error}\n  remedy: save it as UTF-8", BAD_INPUT
-    said = " ".join(str(error).split())[:400]
-    return (f"internal failure: {type(error).__name__}: {said}\n"
-            "  remedy: please report it with the output of `emmy --debug …`, the command and its input"), INTERNAL
+            said, code = f"error: a source or rule file is not UTF-8 text: {error}\n  remedy: save it as UTF-8", BAD_INPUT
+        case _:
+            code, said = INTERNAL, (f"internal failure: {type(error).__name__}: {' '.join(str(error).split())[:400]}\n"
+                                    "  remedy: please report it with the output of `emmy --debug …`, the command and its input")
+    return "".join(traceback.format_exception(error)) if debug else said, code
 
 
 app = typer.Typer(cls=Guarded, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
@@ -74,6 +85,7 @@ app.command("canon")(canon.command)
 app.command("build")(compile.build)
 app.add_typer(rules.app, name="rules")
 app.command("explain")(explain.command)
+app.command("egraph")(egraph.command)
 app.command("extract")(extract.command)
 
 

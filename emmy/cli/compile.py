@@ -22,11 +22,12 @@ Targets = Annotated[list[str] | None, typer.Option(show_default=False, help="Who
 
 
 def command(file: options.File = None, snippet: options.Snippet = None, ir: Stage = "cuda", target: options.Target = None,
-            math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None, output: Text = None) -> None:
+            math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None, budget: options.Budget = "",
+            output: Text = None) -> None:
     """Print a program at a stage of the compiler.  No stage needs a GPU."""
     if ir not in STAGES:
         raise EmmyError(f"unknown stage {ir!r}", f"the stages are {', '.join(STAGES)}")
-    text = options.program(snippet, file, target, math, knobs, rules).ir(ir).rstrip("\n")
+    text = options.program(snippet, file, target, math, knobs, rules, budget).ir(ir).rstrip("\n")
     if output is not None:
         output.write_text(text + "\n")
     elif sys.stdout.isatty():

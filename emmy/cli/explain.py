@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from emmy.cli import options
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from emmy.egraph.rulefile import Rule
     from emmy.pipeline import Program
     from emmy.tune.choose import Scheduled
 
@@ -35,16 +37,22 @@ def fired(program: Program) -> Table:
 
     table = Table("rule", "class", "matches", "file", box=None, pad_edge=False)
     table.columns[2].justify = "right"
+    counts = Counter[str]()
+    for region in program.regions:
+        counts.update(region.fired)
+    for name, rule in known(program).items():
+        if counts.get(name):
+            table.add_row(name, rule.kind, str(counts[name]), rule.file)
+    return table
+
+
+def known(program: Program) -> dict[str, Rule]:
+    """The rules of Loop IR that a program is rewritten by, in the order of the rulebook, further files' last."""
     from emmy.egraph.rulebook import house
     from emmy.egraph.rulefile import parse
 
     further = (rule for file in program.rules["loop"] for rule in parse(*file).rules)
-    known = {rule.name: rule for rule in (*house("loop"), *further)}
-    counts = program.region.fired
-    for name, rule in known.items():
-        if counts.get(name):
-            table.add_row(name, rule.kind, str(counts[name]), rule.file)
-    return table
+    return {rule.name: rule for rule in (*house("loop"), *further)}
 
 
 def legal_rows(scheduled: Scheduled, program: Program, most: int) -> Table:

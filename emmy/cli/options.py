@@ -28,6 +28,8 @@ Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder
 Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", show_default=False,
                                     help="Fields of the schedule row to fix, as WORK=t256,TILE=v4.")]
 Rules = Annotated[list[Path] | None, typer.Option(help="A further rule file, after those in EMMY_RULES; repeatable.", show_default=False)]
+Budget = Annotated[str, typer.Option(metavar="NODES[,SECONDS]", show_default=False, help="What each phase of saturation may "
+                                     "spend, 60000,20 if not given. Where one has, it ends, and a warning names the rule that grew it.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON; - is the standard output.", show_default=False)]
 
 
@@ -45,24 +47,26 @@ def captured(snippet: str | None, file: str | None) -> Captured:
 
 
 def program(snippet: str | None, file: str | None, target: str | None, math: str, knobs: str = "",
-            rules: Sequence[Path] | None = None) -> Program:
+            rules: Sequence[Path] | None = None, budget: str = "") -> Program:
     """The program that the command line names; every option is checked before the program is captured."""
-    check(target or DEFAULT_TARGET, math, knobs, rules)
+    check(target or DEFAULT_TARGET, math, knobs, rules, budget)
     traced = captured(snippet, file)
     from emmy.pipeline import Program
 
-    return Program(traced, target or DEFAULT_TARGET, math, rules or (), knobs)
+    return Program(traced, target or DEFAULT_TARGET, math, rules or (), knobs, budget)
 
 
-def check(target: str, math: str, knobs: str = "", rules: Sequence[Path] | None = None) -> None:
+def check(target: str, math: str, knobs: str = "", rules: Sequence[Path] | None = None, budget: str = "") -> None:
     """EmmyError for an option that names nothing."""
     from emmy.egraph import rulebook
+    from emmy.egraph.budget import Budget
     from emmy.ir import tile_ir
     from emmy.ir.node import IRError
 
     rulebook.hardware_rules(target)
     rulebook.math_classes(math)
     rulebook.extra_rules(rules or ())
+    Budget.parse(budget)
     try:
         tile_ir.parse_row(knobs)
     except IRError as error:
@@ -105,4 +109,9 @@ def si(x: float, unit: str = "") -> str:
 
 def kernels(launches: Sequence[Any]) -> str:
     """How many: "1 kernel", "2 kernels"."""
-    return f"{len(launches)} kernel{'s' * (len(launches) != 1)}"
+    return counted(len(launches), "kernel")
+
+
+def counted(n: int, word: str) -> str:
+    """A number of things: "1 program", "2 programs"."""
+    return f"{n} {word}{'s' * (n != 1)}"

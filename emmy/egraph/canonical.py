@@ -1,18 +1,17 @@
 """Canonical forms: one body a class, and its text up to the names of axes and tensors.
 
-The canonical member of a class is the smallest, ties broken by text; the text numbers bound axes and tensors in the
-order they are met, so it does not depend on how the source named them, nor on ids of the e-graph.
+The canonical member of a class is the smallest, ties broken by what lies inside reductions, then by text; the text numbers bound axes and
+tensors in the order they are met, so it does not depend on how the source named them, nor on ids of the e-graph.
 """
 
 from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import NamedTuple
 
+from emmy.egraph.arithmetic import normal
 from emmy.egraph.regions import Stretch
 from emmy.egraph.terms import Region, Term
 from emmy.ir import index as ix
@@ -91,58 +90,81 @@ def spell(value: Value, positions: dict[int, int], extents: dict[int, int]) -> t
     return "\n".join([*speller.text, last]), speller
 
 
-def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
-    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined.
+class Rank:
+    """Where a value stands in an `Order`: by counts, and among equals by its text, which is spelled only then."""
 
-    Classes settle in the order of size: when those of size n - 1 are settled, all members of size n are known.  So a class has its text
-    compared only among its smallest members, and mostly it has but one."""
+    __slots__ = ("counts", "order", "value")
+
+    def __init__(self, counts: tuple[int, int, int], order: Order, value: Value):
+        self.counts, self.order, self.value = counts, order, value
+
+    def __lt__(self, other: Rank) -> bool:
+        return self.counts < other.counts if self.counts != other.counts else self.order.text(self.value) < self.order.text(other.value)
+
+
+class Order:
+    """The order of canonical forms: fewer products of sums, then fewer operations, then fewer of them inside reductions, then content."""
+
+    def __init__(self, region: Region):
+        self.extents = region.extents
+        self.positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
+        self.known: dict[Value, Rank] = {}
+        self.texts: dict[Value, tuple[str, str]] = {}
+
+    def __call__(self, v: Value) -> Rank:
+        if v not in self.known:
+            below = [self(x).counts for x in v.operands]
+            folded, size, inside = sum(k[0] for k in below), sum(k[1] for k in below), sum(k[2] for k in below)
+            of_sums = any(isinstance(x, loop.Apply) and x.op in ("add", "sub") for x in v.operands)
+            linear = isinstance(v, loop.Apply) and v.op in ("mul", "div") or isinstance(v, loop.Reduce) and v.monoid == "add"
+            self.known[v] = Rank((folded + (linear and of_sums), size + 1, inside + (size if v.binds is not None else 0)), self, v)
+        return self.known[v]
+
+    def text(self, v: Value) -> tuple[str, str]:
+        if v not in self.texts:
+            text, speller = spell(v, self.positions, self.extents)
+            self.texts[v] = text, repr(sorted(speller.tensors))
+        return self.texts[v]
+
+
+def canonical(region: Region, roots: Iterable[int] | None = None) -> dict[int, Value]:
+    """The canonical body of every class (of those reached before `roots` are all settled, if given), kept tensors inlined."""
+    return {c: value for c, (_, value) in smallest(region, roots).items()}
+
+
+def smallest(region: Region, roots: Iterable[int] | None = None) -> dict[int, tuple[Term, Value]]:
+    """The canonical member of every class that has one (or until `roots` are all settled) with its body, members before their users: the
+    first in `Order`, sums and products over the reals in normal form.  Classes settle in the order of their counts, all of one at once,
+    so that a class has its text compared only among members of its own."""
     elements = region.elements()
-    positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
+    order = Order(region)
     users: dict[int, list[tuple[int, Term]]] = {}
-    best: dict[int, Value] = {}
-    size: dict[int, int] = {}
-    sizes: list[int] = []                                       # a heap of those that `open_` has
-    open_: dict[int, dict[int, dict[Term, None]]] = {}          # by size: the members of each class
+    best: dict[int, tuple[Term, Value]] = {}
+    counts: list[tuple[int, int, int]] = []                                     # a heap of those that `open_` has
+    open_: dict[tuple[int, int, int], dict[int, dict[Value, Term]]] = {}        # by counts: the members of each class, built
     wanted = None if roots is None else set(roots)
 
-    @cache
-    def rank(value: Value) -> tuple[str, str]:
-        text, speller = spell(value, positions, region.extents)
-        return text, repr(sorted(speller.tensors))
-
-    def build(term: Term) -> Value:
-        kids = tuple(best[k] for k in term.kids)
-        if term.kind == "Sum":      # the operands that stand most often come first, then by text
-            count = Counter(kids)
-            kids = tuple(sorted(kids, key=lambda k: (-count[k], rank(k))))
-        return term.build(kids, elements.get(term.label))
-
-    def smallest(members: Iterable[Term]) -> Value:
-        made: dict[Value, tuple[str, str, tuple[int, ...]]] = {}
-        for term in members:
-            value, key = build(term), (term.kind, term.label, term.kids)
-            made[value] = min(made.get(value, key), key)
-        return min(made, key=lambda value: (rank(value), made[value])) if len(made) > 1 else next(iter(made))
-
     def offer(c: int, term: Term) -> None:
-        n = 1 + sum(size[k] for k in term.kids)
-        if n not in open_:
-            heapq.heappush(sizes, n)
-        open_.setdefault(n, {}).setdefault(c, {})[term] = None
+        made = term.build(tuple(best[k][1] for k in term.kids), elements.get(term.label))
+        made = normal(made, order) if region.real else made
+        rank = order(made)
+        if rank.counts not in open_:
+            heapq.heappush(counts, rank.counts)
+        open_.setdefault(rank.counts, {}).setdefault(c, {}).setdefault(made, term)
 
     for c, terms in region.terms.items():
         for term in terms:
-            if term.kind == "Tensor":
+            if term.kind in ("Tensor", "Sum"):
                 continue
             for k in set(term.kids):
                 users.setdefault(k, []).append((c, term))
             if not term.kids:
                 offer(c, term)
-    while sizes and (wanted is None or wanted):
-        n = heapq.heappop(sizes)
-        settled = {c: terms for c, terms in open_.pop(n).items() if c not in best}
+    while counts and (wanted is None or wanted):
+        settled = {c: members for c, members in open_.pop(heapq.heappop(counts)).items() if c not in best}
         for c, members in settled.items():
-            best[c], size[c] = smallest(members), n
+            value = min(members, key=order)
+            best[c] = members[value], value
         if wanted is not None:
             wanted -= settled.keys()
         for c in settled:

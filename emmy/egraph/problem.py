@@ -11,11 +11,12 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value
-from emmy.ir.operators import OPERATORS
+from emmy.ir.operators import OPERATORS, TWISTS
 from extract.cost import TENSOR_SHARE
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
+HELD_BYTES = 128 << 10       # of a row, that a block holds from one pass to the next
 RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
 
 
@@ -76,6 +77,9 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     product = 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE) if halves and gpu.tensor_bf16_TFLOPs else slot
     summed = {t.kids[0] for ts in region.terms.values() for t in ts if t.kind == "Reduce" and t.label == "add"}
 
+    narrowest = min((t.element.bytes for t in region.program.everything), default=4)
+    waits = waiting(region)
+
     def size(axes: frozenset[int] | set[int]) -> float:
         return prod((region.extents[a] for a in axes), start=1.0)
 
@@ -98,16 +102,20 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
         carrier = f"{t.axis} {t.kids[0]}"
         match t.kind:
             # a twist's pivot and weights are paid once for all its channels, a little under what the separate passes cost
-            case "Pivot": return ((f"pivot {carrier}", 0.9 * inner, "work"),)
+            case "Pivot": return ((f"{t.label} pivot {carrier}", TWISTS[t.label].pivot * inner, "work"),)
             case "Channel":
                 both = size(region.deps[t.kids[0]] | region.deps[t.kids[1]] | {t.axis}) * product
-                shared = (f"pivot {carrier}", 0.9 * inner, "work"), (f"weight {carrier}", 8.9 * inner, "work")
+                twist, key = TWISTS[t.label], f"{t.label} {{}} {carrier}"
+                shared = (key.format("pivot"), twist.pivot * inner, "work"), (key.format("weight"), twist.weight * inner, "work")
                 return *shared, (f"class {c}", 0.95 * both, "work")
+        again: tuple[tuple[str, float, str], ...] = ()
+        if t.axis in waits.get(t.kids[0], ()) and region.extents[t.axis] * 4 > HELD_BYTES:
+            again = ((f"again {carrier}", size(region.deps[t.kids[0]] | {t.axis}) * narrowest * byte, "memory"),)
         fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
-        return ((f"class {c}", 0.05 * inner * product / slot if fused else inner, "work"),)
+        return *again, (f"class {c}", 0.05 * inner * product / slot if fused else inner, "work")
 
     members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "")
-                        for t in terms if t.kind != "Sum" and not mirrored(t, terms)) for c, terms in outlined.terms.items()}
+                        for t in terms if not t.spelled and not mirrored(t, terms)) for c, terms in outlined.terms.items()}
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
@@ -115,6 +123,24 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
     home = {n: k.home for n, k in outlined.kept.items()}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT)
+
+
+def waiting(region: Region) -> dict[int, frozenset[int]]:
+    """For each class, the axes that each of its members reduces over: a reduction of it over such an axis is a further pass."""
+    every = frozenset(region.extents)
+    found = {c: every for c in region.terms}
+    changed = True
+    while changed:      # the greatest fixpoint, from above: members that are cyclic rule nothing out
+        changed = False
+        for c, ts in region.terms.items():
+            axes = every
+            for t in ts:
+                if t.kind != "Tensor" and not t.spelled:
+                    own = frozenset() if t.axis is None else frozenset((t.axis,))
+                    axes &= own.union(*(found.get(k, frozenset()) for k in t.kids))
+            if axes != found[c]:
+                found[c], changed = axes, True
+    return found
 
 
 def light(outlined: Outlined) -> frozenset[int]:

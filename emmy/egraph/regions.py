@@ -2,17 +2,24 @@
 
 A program is cut where few tensors pass: between two layers of a model, its residual stream.  A stretch is a program of its own, with
 axes and tensors numbered as met, so that stretches which differ by names alone are one node, and no operator's name is looked at.
-What a cut loses is fusion across it, that is: computing what passes again in each of its readers, or in one kernel with one of them.  So a
-cut is made only at the narrowest points, and only for the sake of a repeat of several definitions.
+What a cut loses is fusion across it, that is: computing what passes again in each of its readers, or in one kernel with one of
+them.  Where elements are used where they lie, that pays; where they are spread, as the left side of a matrix product over all its
+columns, each use would compute them again.  So a cut is made only at the narrowest points, between repeats of several definitions
+that spread what they read.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
+from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
+from emmy.ir.index import Ax, Ix, Pos
+from emmy.ir.loop_ir import Value
 from emmy.ir.tensor_ir import Input
 from emmy.lower.tensor_to_loop import rename
 
@@ -38,7 +45,8 @@ class Stretch(NamedTuple):
 def cut(program: loop.Program) -> tuple[Stretch, ...]:
     """The program's distinct stretches, in the order of their first uses; the program itself, by its own names, if it has no repeats.
 
-    Every definition is in one stretch of each place, but for those made of indices alone, which each stretch that reads them has."""
+    Every definition is in one stretch of each place, but for those made of indices alone, which each stretch that reads them has, or
+    dissolves if it reads them once."""
     sequence = _Sequence(program)
     for width in range(1, WIDEST + 1):
         bounds = sequence.narrow(width)
@@ -57,12 +65,15 @@ class _Sequence:
     def __init__(self, program: loop.Program):
         self.program = program
         self.reads = {d.name: _loaded(d) for d in program.definitions}
+        self.loads = {d.name: [v for v in loop.walk((d.body,)) if isinstance(v, loop.Load)] for d in program.definitions}
         self.results = {tensor for _, tensor in program.outputs}
         self.free: dict[str, loop.Definition] = {}
         for d in program.definitions:
             if d.name not in self.results and all(t in self.free for t in self.reads[d.name]):
                 self.free[d.name] = d
         self.order = [d for d in program.definitions if d.name not in self.free]
+        made = {d.name for d in self.order}
+        self.spreads = [spreads(d, made) for d in self.order]
         self.first = {t: k for k, d in reversed([*enumerate(self.order)]) for t in (d.name, *self.reads[d.name])}    # its maker or reader
         self.last = {t: k for k, d in enumerate(self.order) for t in self.reads[d.name]}
 
@@ -78,8 +89,9 @@ class _Sequence:
 
     def segment(self, lo: int, hi: int) -> tuple[loop.Program, dict[str, str]]:
         """The definitions from `lo` up to `hi` as a program of its own, and the names that its tensors have in the whole."""
-        inside = self.order[lo:hi]
-        wanted = {t for d in inside for t in self.reads[d.name] if t in self.free}
+        uses = Counter(v.tensor for d in self.order[lo:hi] for v in self.loads[d.name])
+        inside = [self.dissolved(d, {t for t in self.reads[d.name] if t in self.free and uses[t] == 1}) for d in self.order[lo:hi]]
+        wanted = {t for d in inside for t in _loaded(d) if t in self.free}
         for d in reversed(self.free.values()):
             if d.name in wanted:
                 wanted |= self.reads[d.name].keys()
@@ -89,7 +101,7 @@ class _Sequence:
         axes: dict[int, int] = {}
         inputs: list[Input] = []
         for d in definitions:
-            for t in self.reads[d.name]:
+            for t in _loaded(d):
                 if t not in names:
                     source = sources[t]
                     names[t] = f"x{len(inputs)}"
@@ -102,6 +114,13 @@ class _Sequence:
         bodies = tuple(d.replace(name=names[d.name], body=rename(d.body, axes, names)) for d in definitions)
         made = loop.Program(tuple(inputs), tuple((new, extents[old]) for old, new in axes.items()), bodies, outputs)
         return made, {new: old for old, new in names.items()}
+
+    def dissolved(self, definition: loop.Definition, tensors: set[str]) -> loop.Definition:
+        """The definition with the bodies of some tensors made of indices alone in their places, as the lowering does with what is used
+        once."""
+        made = {v: pointwise(self.free[v.tensor].body, v.point) for v in self.loads[definition.name] if v.tensor in tensors}
+        body = replaced(definition.body, {v: new for v, new in made.items() if new is not None})
+        return loop.Definition(definition.name, definition.shape, definition.element, body)
 
     def tiles(self, bounds: Sequence[int]) -> list[tuple[int, int]]:
         """The stretches between some of `bounds` that save the most definitions by repeating one after the other."""
@@ -118,7 +137,9 @@ class _Sequence:
                         run += 1
                     size = bounds[start + period] - bounds[start]
                     unit = period * ceil(LEAST / size)      # short ones are taken several at a time
-                    times = (run + period) // unit
+                    # inputs of the first are made by none, so it is the second that tells
+                    spread = run >= period and any(self.spreads[bounds[start + period]:bounds[start + 2 * period]])
+                    times = (run + period) // unit if spread else 0
                     saved = (times - 1) * (bounds[start + unit] - bounds[start]) if times > 1 else 0
                     if (saved, -unit) > best[:2]:
                         best, step = (saved, -unit, start, start + times * unit), unit
@@ -135,3 +156,53 @@ class _Sequence:
 def _loaded(definition: loop.Definition) -> dict[str, None]:
     """The tensors that a definition loads, in the order in which its body meets them."""
     return dict.fromkeys(v.tensor for v in loop.walk((definition.body,)) if isinstance(v, loop.Load))
+
+
+def spreads(definition: loop.Definition, made: set[str]) -> bool:
+    """Whether a body reduces over what two loads share where the other has a coordinate that the load of one of `made` lacks: the left
+    side of a product of matrices."""
+    def coordinates(v: loop.Load) -> frozenset[Ix]:
+        leaves = frozenset[Ix]().union(*map(ix.leaves, v.point))
+        return frozenset(x for x in leaves if isinstance(x, Ax) or isinstance(x, Pos) and definition.shape[x.k] > 1)
+
+    for v in loop.walk((definition.body,)):
+        if isinstance(v, loop.Reduce):
+            sides = [(x.tensor in made, coordinates(x)) for x in loop.walk((v.x,)) if isinstance(x, loop.Load)]
+            along = [(ours, side) for ours, side in sides if Ax(v.axis) in side]
+            if any(ours and other - side for ours, side in along for _, other in along):
+                return True
+    return False
+
+
+def pointwise(body: Value, point: tuple[Ix, ...]) -> Value | None:
+    """A body of scalar operators of indices at a point; None if it is anything more."""
+    made: dict[Value, Value] = {}
+
+    def at_point(x: Ix) -> Ix:
+        return point[x.k] if isinstance(x, Pos) else x
+
+    for v in loop.walk((body,)):
+        match v:
+            case loop.Const(): made[v] = v
+            case loop.IndexOf(at) if not v.operands: made[v] = loop.IndexOf(ix.substitute(at, at_point))
+            case loop.Apply(op, args): made[v] = loop.Apply(op, tuple(made[x] for x in args))
+            case loop.Cast(element, x): made[v] = loop.Cast(element, made[x])
+            case _: return None
+    return made[body]
+
+
+def replaced(body: Value, by: dict[loop.Load, Value]) -> Value:
+    """The body with other values for some of its loads."""
+    made: dict[Value, Value] = {}
+
+    def field(x: object) -> object:
+        match x:
+            case Value(): return made[x]
+            case Ix(): return ix.substitute(x, lambda leaf: loop.IxOf(made[leaf.value]) if isinstance(leaf, loop.IxOf) else leaf)
+            case tuple(): return tuple(map(field, x))
+        return x
+
+    for v in loop.walk((body,)) if by else ():
+        names = (f.name for f in dataclasses.fields(v))
+        made[v] = by[v] if isinstance(v, loop.Load) and v in by else type(v)(*(field(getattr(v, name)) for name in names))
+    return made.get(body, body)

@@ -18,7 +18,8 @@ from emmy.errors import EmmyError
 
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
 ORDER = {
-    "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "algebra", "twist", "cut", "split"),
+    "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "order", "moments",
+             "twist", "cut", "split"),
     "tile": ("syntax", "fold", "place", "atom", "stage", "tensor", "strategy"),
 }
 
@@ -85,16 +86,31 @@ def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]
 
 
 class EGraph:
-    """An e-graph with the rules of one IR loaded: text in, frozen rows out, a count of firings per rule."""
+    """An e-graph with the rules of one IR loaded: text in, frozen rows out, a count of firings per rule.
 
-    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = ()):
+    `apart` gives each rule a ruleset of its own, and is then the rule of each."""
+
+    def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = (), apart: bool = False):
         self.engine = bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
         self.files: list[tuple[str, str]] = []
+        self.apart: dict[str, str] = {}
         for name, text in (*rule_files(ir), *extra):
-            self.run(text, name)
+            self.run(self._parted(parse(name, text)) if apart else text, name)
         parsed: list[RuleFile] = [parse(*file) for file in self.files]
         self.rulesets = tuple(s for file in parsed for s in file.rulesets)
+
+    def _parted(self, file: RuleFile) -> str:
+        """The text of a file with a ruleset for each rule, declared where the rule stands, so that lines stay; a birewrite's two rules
+        share one."""
+        text = file.text
+        for rule in file.rules:
+            own = f"{rule.phase}-rule{len(self.apart)}-{rule.kind}"
+            alone = re.sub(rf":ruleset\s+{re.escape(rule.ruleset)}\b", f":ruleset {own}", rule.text)
+            if rule.text in text:
+                text = text.replace(rule.text, f"(ruleset {own}) {alone}", 1)
+                self.apart[own] = rule.command
+        return text
 
     def run(self, text: str, name: str = "<generated>") -> list[Any]:
         """Run a program; EmmyError names the file, the line and the rule where it does not parse or type-check, or panics."""
@@ -107,8 +123,12 @@ class EGraph:
 
     def phase(self, phase: str, classes: Iterable[str] = ("exact",)) -> str:
         """The schedule that runs once all rulesets of a phase and these classes, at the same time for each class in turn."""
-        runs = [f"(run {s})" for kind in classes for s in self.rulesets if s.startswith(f"{phase}-") and s.endswith(f"-{kind}")]
+        runs = [f"(run {s})" for s in self.rulesets_of(phase, classes)]
         return runs[0] if len(runs) == 1 else f"(seq {' '.join(runs)})"
+
+    def rulesets_of(self, phase: str, classes: Iterable[str] = ("exact",)) -> list[str]:
+        """All rulesets of a phase and these classes, class by class."""
+        return [s for kind in classes for s in self.rulesets if s.startswith(f"{phase}-") and s.endswith(f"-{kind}")]
 
     def schedule(self, schedule: str) -> bool:
         """Run an egglog schedule, counting each rule's matches; whether anything changed."""
@@ -119,7 +139,11 @@ class EGraph:
 
     def size(self) -> int:
         """How many rows all tables hold."""
-        return sum(int(n) for n in re.findall(r"\(\S+ (\d+)\)", str(self.run("(print-size)")[0])))
+        return sum(self.sizes().values())
+
+    def sizes(self) -> dict[str, int]:
+        """How many rows each table holds."""
+        return dict(self.run("(print-size)")[0].sizes)
 
     def equal(self, left: str, right: str) -> bool:
         """Whether two terms are in one class."""

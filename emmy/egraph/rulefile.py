@@ -42,6 +42,11 @@ class Rule(NamedTuple):
         return self.ruleset.partition("-")[0]
 
     @property
+    def command(self) -> str:
+        """The name of the command that declares it, which a birewrite's two rules share."""
+        return self.name.removesuffix("=>").removesuffix("<=")
+
+    @property
     def kind(self) -> str:
         """Its numerics class."""
         return self.ruleset.rpartition("-")[2]
@@ -88,6 +93,12 @@ def parse(name: str, text: str) -> RuleFile:
     source = text.encode()
     rules = tuple(rule for command in commands for rule in _rules(command, name, source))
     return RuleFile(name, text, rules, tuple(c.name for c in commands if isinstance(c, egg.AddRuleset)))
+
+
+def without(rule: str, name: str, text: str) -> tuple[str, str]:
+    """A file without the rule of that name, its other lines where they are."""
+    found = next((r for r in parse(name, text).rules if rule == r.command), None)
+    return name, text.replace(found.text, "\n" * found.text.count("\n"), 1) if found else text
 
 
 def _rules(command: Any, file: str, source: bytes) -> Iterator[Rule]:

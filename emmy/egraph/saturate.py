@@ -1,4 +1,4 @@
-"""Phases and budgets: a Loop IR program into an e-graph, rules to their fixpoint, a `Region` out.
+"""Phases: a Loop IR program into an e-graph, rules to their fixpoint or the end of their budget, a `Region` out.
 
 `index` to its fixpoint, then `push` to its fixpoint, then one `fuse` step, round and round; then rounds of `deps`,
 `normalize`, `algebra` and `twist`, each followed by fusing what they exposed.  In one bag the same rules take an order
@@ -7,15 +7,18 @@ of magnitude longer.
 
 from __future__ import annotations
 
-import time
+import warnings
 from collections.abc import Iterable
 
+from emmy.egraph.budget import BUDGET, Budget, Runner, fixpoint
 from emmy.egraph.rulebook import EGraph, math_classes
+from emmy.egraph.rulefile import parse, without
 from emmy.egraph.terms import Region, decode, encode
+from emmy.errors import EmmyWarning
 from emmy.ir import loop_ir as loop
 
+INSTANTIATING = ("index", "push", "fuse", "deps")
 REWRITING = ("normalize", "algebra", "twist")
-ROUNDS, SECONDS, NODES = 12, 20.0, 60_000
 
 
 def output_axes(program: loop.Program) -> dict[str, tuple[int, ...]]:
@@ -25,30 +28,73 @@ def output_axes(program: loop.Program) -> dict[str, tuple[int, ...]]:
     return {d.name: tuple(made.setdefault((k, n), fresh + len(made)) for k, n in enumerate(d.shape)) for d in program.definitions}
 
 
-def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, str]] = ()) -> Region:
+def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, str]] = (), budget: Budget = BUDGET) -> Region:
     """The saturated region of `program` under the rule classes of `math`, with `extra` rule files (name, text) after the house's.
 
-    A budget of rounds, seconds and nodes bounds it: what has been found by then is sound, if less than all.
-    """
-    classes = math_classes(math)
-    graph = EGraph("loop", extra)
-    axes = output_axes(program)
-    graph.run(encode(program, axes), "<program>")
+    Where a phase ends by its budget, what has been found by then is sound, if less than all; an EmmyWarning names the rule that spent
+    most of it.  Phases that instantiate values end by themselves under the house's rules, so there it is a further rule that is named,
+    and left out: without those phases nothing is found.  Rounds bound the depth of rewriting: their end is told only where a further rule
+    grew most."""
+    extra = tuple(extra)
+    done = run(program, math, extra, budget)
+    if not done.over:
+        return decode(done.graph, program, output_axes(program), "real" in math_classes(math))
+    overrun, *others = done.over.values()
+    mine, own = further(extra), run(program, math, extra, budget, apart=True).rules
+    if overrun.phase in INSTANTIATING:
+        overrun = overrun.blamed({key: spent for key, spent in own.items() if key[1] in mine})._replace(left_out=True)
+        region = saturate(program, math, [without(overrun.rule, *file) for file in extra], budget)
+    else:
+        overrun = overrun.blamed(own)
+        region = decode(done.graph, program, output_axes(program), "real" in math_classes(math))
+    if overrun.short == "rounds" and overrun.rule not in mine:
+        return region
+    warnings.warn(EmmyWarning(str(overrun)), stacklevel=2)
+    return region._replace(over=(overrun, *others, *region.over))
 
-    def run(phase: str) -> str:
-        return graph.phase(phase, classes)
 
-    index, deps = f"(saturate {run('index')})", f"(saturate {run('deps')})"
-    fuse = f"(saturate (seq (saturate (seq {index} {run('push')})) {run('fuse')}))"
-    graph.schedule(fuse)
-    start = time.monotonic()
-    for _ in range(ROUNDS):
-        graph.schedule(deps)
-        updated = [graph.schedule(run(phase)) for phase in REWRITING]
-        graph.schedule(fuse)
-        if not any(updated) or time.monotonic() - start > SECONDS or graph.size() > NODES:
+def further(extra: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The phase of each rule of these files."""
+    return {rule.command: rule.phase for file in extra for rule in parse(*file).rules}
+
+
+def run(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, str]] = (), budget: Budget = BUDGET,
+        apart: bool = False) -> Runner:
+    """The graph of `program` run through all phases, with the account of it; by rule, and slower, if rules are to run `apart`."""
+    extra = tuple(extra)
+    graph = EGraph("loop", extra, apart)
+    graph.run(encode(program, output_axes(program)), "<program>")
+    runner = Runner(graph, math_classes(math), budget, set(INSTANTIATING) - set(further(extra).values()))
+    once, phase = runner.once, runner.phase
+
+    def index() -> bool:
+        return fixpoint(phase("index"))
+
+    def instantiate() -> bool:
+        return fixpoint(index, phase("push"))
+
+    def fuse() -> bool:
+        return fixpoint(instantiate, phase("fuse"))
+
+    def deps() -> bool:
+        return fixpoint(phase("deps"))
+
+    fuse()
+    for _ in range(budget.rounds):
+        deps()
+        updated = [once(name) for name in REWRITING]
+        fuse()
+        if not any(updated) or runner.over:
             break
-    graph.schedule(f"(seq {deps} {run('cut')} (saturate {run('measure')}) (saturate {run('starve')}))")
-    if graph.schedule(run("split")):
-        graph.schedule(f"(seq {run('split')} (saturate (seq {run('replace')} {index})) {deps})")
-    return decode(graph, program, axes)
+    else:
+        if set(further(extra).values()) & set(REWRITING):
+            runner.ended(REWRITING)
+    deps()
+    once("cut")
+    fixpoint(phase("measure"))
+    fixpoint(phase("starve"))
+    if once("split"):
+        once("split")
+        fixpoint(phase("replace"), index)
+        deps()
+    return runner

@@ -36,10 +36,9 @@ def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = 
     """
     wanted = tile.parse_row(pins)
     with scope("tile", [hardware_rules(target), *extra]) as graph:
-        graph.run("\n".join([*facts(kernel), *options(wanted)]), "<kernel>")
         classes = math_classes(math)
-        for phase in PHASES["tile"]:
-            graph.schedule(f"(saturate {graph.phase(phase, classes)})")
+        phases = " ".join(f"(saturate {graph.phase(phase, classes)})" for phase in PHASES["tile"])
+        graph.run("\n".join([*facts(kernel), *options(wanted), f"(run-schedule {phases})"]), "<kernel>")
         read = _Reader(graph)
         rows = read.rows("Scheduled", lambda r: r.output == read.kernel)
         legal = [s for s in rows if matches(s.row, wanted)]
@@ -98,7 +97,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {kernel.output.element.bytes})",
             f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
-            f"(set (StateBytes) {sum(x.dtype.bytes for f in kernel.folds if f.name in top for x in f.lifts)})",
+            f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
     out += load_facts(kernel, free)
@@ -186,6 +185,8 @@ class _Reader:
         self.tables = graph.engine.freeze().functions
         self.kernel = self.tables["Kernel"].rows[0].output if self.tables["Kernel"].rows else None
         self.terms = {r.output: (name, r.inputs) for name in (*FORMS, *ROWS) for r in self.tables[name].rows}
+        self.forms: dict[Any, tuple[str, tuple[tuple[int, ...], ...]]] = {}
+        self.spelled: dict[Any, tile.Row] = {}
 
     def rows(self, table: str, where: Any = lambda r: True) -> list[tile.Schedule]:
         """The schedules in a table of (Form, Row), sorted."""
@@ -193,9 +194,14 @@ class _Reader:
         return sorted(found, key=lambda s: (s.form, str(s.row), s.rows, s.columns, s.batch))
 
     def schedule(self, form: Any, row: Any) -> tile.Schedule:
-        name, args = self.terms[form]
-        sets = [tuple(sorted(self.engine.value_to_i64(a) for a in self.engine.value_to_set(x))) for x in args[-3 if len(args) == 4 else 0:]]
-        return tile.Schedule(self.row(row), FORMS[name], *sets)
+        if form not in self.forms:
+            name, args = self.terms[form]
+            sets = args[-3 if len(args) == 4 else 0:]
+            self.forms[form] = FORMS[name], tuple(tuple(sorted(map(self.engine.value_to_i64, self.engine.value_to_set(x)))) for x in sets)
+        if row not in self.spelled:
+            self.spelled[row] = self.row(row)
+        name, sets = self.forms[form]
+        return tile.Schedule(self.spelled[row], name, *sets)
 
     def row(self, value: Any) -> tile.Row:
         name, args = self.terms[value]

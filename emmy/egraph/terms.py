@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any, NamedTuple
 
+from emmy.egraph.arithmetic import exactly, nearest
+from emmy.egraph.budget import Overrun
 from emmy.egraph.rulebook import EGraph
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
@@ -26,7 +29,10 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     lines += [f"(set (Extent {a}) {n})" for a, n in sorted(extents)]
     axes = {a for a, _ in program.axes} | {a for own in output_axes.values() for a in own}
     lines += [f"(set (FirstFreshAxis) {max(axes, default=-1) + 1})"]
+    constants = {v for d in program.definitions for v in loop.walk((d.body,)) if isinstance(v, loop.Const)}
+    lines += sorted(f'(set (Exact "{c.element}" {_signed(c.bits)}) {rational(x)})' for c in constants if (x := exactly(c)) is not None)
     lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
+    lines += [f'(Half "{t.name}")' for t in program.everything if t.element is not t.element.compute]
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
     return "\n".join(lines)
@@ -62,7 +68,7 @@ def body(value: Value, inputs: set[str]) -> str:
             case loop.Load(name, _, at):
                 made[v] = f'({"BodyInput" if name in inputs else "BodyTensor"} "{name}" {point(at, inputs)})'
             case loop.Const(element, bits):
-                made[v] = f'(BodyConst "{element}" {bits - (1 << 64) if bits >> 63 else bits})'
+                made[v] = f'(BodyConst "{element}" {_signed(bits)})'
             case loop.IndexOf(at):
                 made[v] = f"(BodyIndex {index(at, inputs)})"
             case loop.Apply(op, args):
@@ -80,6 +86,16 @@ def body(value: Value, inputs: set[str]) -> str:
     return made[value]
 
 
+def _signed(bits: int) -> int:
+    """64 bits as the engine's integer."""
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+def rational(x: Fraction) -> str:
+    """A number as egglog text."""
+    return f'(bigrat (from-string "{x.numerator}") (from-string "{x.denominator}"))'
+
+
 class ClassValue(Value):
     """A value known by its class only: what an index term in a `Region` may hold."""
 
@@ -92,7 +108,8 @@ class ClassValue(Value):
 
 class Term(NamedTuple):
     """One member of a class.  `kind` is its constructor; `label` its operator, monoid, recipe, dtype or tensor; `kids` classes.
-    A Sum is a sum or product of any number of operands in no order: canonical forms alone are made from it."""
+    A Sum is a sum or product of any number of operands in no order, a Difference one that may cancel: `spelled` canonical forms
+    alone are made from them."""
 
     kind: str
     label: str
@@ -112,6 +129,7 @@ class Term(NamedTuple):
             case "Const": return loop.Const(dt.named(self.label), self.bits)
             case "IndexValue": return loop.IndexOf(at[0])
             case "Unary" | "Binary" | "Ternary": return loop.Apply(self.label, kids)
+            case "Difference": return loop.Apply("sub", kids)
             case "Sum": return functools.reduce(lambda x, y: loop.Apply(self.label, (x, y)), kids)
             case "Cast": return loop.Cast(dt.named(self.label), kids[0])
             case "Round": return loop.Round(dt.named(self.label), kids[0])
@@ -122,6 +140,11 @@ class Term(NamedTuple):
             case "Pivot": return loop.Pivot(self.label, self.axis, kids[0])
             case "Channel": return loop.Channel(self.label, self.axis, kids[0], kids[1])
         raise AssertionError(self.kind)
+
+    @property
+    def spelled(self) -> bool:
+        """Whether it is there for canonical forms alone."""
+        return self.kind in ("Sum", "Difference")
 
     @property
     def indexed(self) -> tuple[int, ...]:
@@ -150,12 +173,14 @@ class Region(NamedTuple):
     may_keep: frozenset[int]
     rounded: dict[int, DType]       # the half type that the program itself rounds a class to, if it does
     fired: dict[str, int]
+    real: bool                      # whether rules over the reals were admitted
+    over: tuple[Overrun, ...] = ()  # phases that ended by their budget
 
     def elements(self) -> dict[str, DType]:
         return {t.name: t.element for t in self.program.everything}
 
 
-def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> Region:
+def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]], real: bool) -> Region:
     """The classes of sort Value of a saturated graph."""
     functions = graph.engine.freeze().functions
     rows = {name: function.rows for name, function in functions.items()}
@@ -184,15 +209,22 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
 
     for kind in ("Input", "Tensor"):
         for r in rows[kind]:
-            at = points[r.inputs[1]]
+            if (at := points.get(r.inputs[1])) is None:     # an instance that a spent budget left half made
+                continue
             put(r.output, Term(kind, text(r.inputs[0]), at=at))
             if kind == "Tensor" and at == tuple(map(ix.Ax, output_axes[text(r.inputs[0])])):
                 home[text(r.inputs[0])] = key(r.output)
     for r in rows["Const"]:
         put(r.output, Term("Const", text(r.inputs[0]), bits=i64(r.inputs[1]) % (1 << 8 * dt.named(text(r.inputs[0])).bytes)))
+    for r in rows["Number"]:
+        element = dt.named(text(r.inputs[0]))
+        put(r.output, Term("Const", element.name, bits=nearest(element, graph.engine.value_to_bigrat(r.inputs[1])).bits))
     for r in rows["IndexValue"]:
-        put(r.output, Term("IndexValue", "", at=(points[r.inputs[0]],)))
+        if r.inputs[0] in points:
+            put(r.output, Term("IndexValue", "", at=(points[r.inputs[0]],)))
     rounded = {key(r.output): dt.named(text(r.inputs[0])) for r in rows["Round"]}
+    for r in rows["Difference"]:
+        put(r.output, Term("Difference", text(r.inputs[0]), tuple(map(key, r.inputs[1:]))))
     for kind in ("Unary", "Binary", "Ternary", "Cast", "Round"):
         for r in rows[kind]:
             put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[1:]))))
@@ -202,10 +234,11 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         for r in rows[kind]:
             put(r.output, Term(kind, text(r.inputs[0]), tuple(map(key, r.inputs[2:])), i64(r.inputs[1])))
     for r in rows["Scan"]:
-        put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
+        if r.inputs[2] in points:
+            put(r.output, Term("Scan", text(r.inputs[0]), (key(r.inputs[3]),), i64(r.inputs[1]), (points[r.inputs[2]],)))
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
     keepable = frozenset(key(r.inputs[0]) for r in rows["MayKeep"])
-    return Region(program, extents, output_axes, ordered, deps, home, keepable, rounded, dict(graph.fired))
+    return Region(program, extents, output_axes, ordered, deps, home, keepable, rounded, dict(graph.fired), real)
 
 
 class _DepsOf(dict[Value, frozenset[int]]):

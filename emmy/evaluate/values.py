@@ -92,13 +92,23 @@ class Space:
         where[dim] = at
         return sums[tuple(where)]
 
-    def channel(self, dim: int, score: Array, factors: Sequence[Array], element: DType) -> Array:
-        """The sum over the axis of exp(score - pivot) times the product of `factors`; where the pivot is -inf the weights are taken
-        against 0, so that they are exp(-inf) = 0."""
-        score = self.spread(score, (dim,))
+    def pivot(self, recipe: str, dim: int, score: Array, element: DType) -> Array:
+        """The pivot of a twisted reduction: the maximum of the score (recipe "softmax") or its mean ("moments")."""
+        if recipe == "softmax":
+            return self.reduce("max", (dim,), (score,), element)
         with np.errstate(all="ignore"):
-            pivot = np.max(score, axis=dim, keepdims=True, initial=-np.inf)
-            weight = np.exp(score - np.where(np.isneginf(pivot), np.zeros_like(pivot), pivot))
+            return (self.reduce("add", (dim,), (_wide(score, "add"),), dt.f64) / self.extents[dim]).astype(element.numpy)
+
+    def channel(self, recipe: str, dim: int, score: Array, factors: Sequence[Array], element: DType) -> Array:
+        """The sum over the axis of a weight times the product of `factors`.  The weight is exp(score - pivot) (recipe "softmax"; where the
+        pivot is -inf it is taken against 0, so that it is exp(-inf) = 0), or (score - pivot)^2 ("moments")."""
+        score = _wide(self.spread(score, (dim,)), "add") if recipe == "moments" else self.spread(score, (dim,))
+        pivot = self.pivot(recipe, dim, score, dt.f64 if recipe == "moments" else element)
+        with np.errstate(all="ignore"):
+            if recipe == "moments":
+                weight = np.square(score - pivot)
+            else:
+                weight = np.exp(score - np.where(np.isneginf(pivot), np.zeros_like(pivot), pivot).astype(score.dtype))
         return self.reduce("add", (dim,), (weight, *factors), element)
 
 
@@ -184,9 +194,9 @@ def evaluate(body: Value, space: Space, tensors: Mapping[str, Array]) -> Array:
                 axes, operands = _summed(v)
                 return space.reduce(monoid, [space.dimension[ix.Ax(a)] for a in axes], [made[x] for x in operands], v.dtype)
             case loop.Scan(monoid, a, at, x): return space.scan(monoid, space.dimension[ix.Ax(a)], index(at), made[x], v.dtype)
-            case loop.Pivot(_, a, score): return space.reduce("max", [space.dimension[ix.Ax(a)]], [made[score]], v.dtype)
-            case loop.Channel(_, a, score, x):
-                return space.channel(space.dimension[ix.Ax(a)], made[score], [made[f] for f in factors(x)], v.dtype)
+            case loop.Pivot(recipe, a, score): return space.pivot(recipe, space.dimension[ix.Ax(a)], made[score], v.dtype)
+            case loop.Channel(recipe, a, score, x):
+                return space.channel(recipe, space.dimension[ix.Ax(a)], made[score], [made[f] for f in factors(x)], v.dtype)
         raise AssertionError(type(v))
 
     stack = [(body, False)]

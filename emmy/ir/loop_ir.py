@@ -180,7 +180,7 @@ class Scan(Reduction):
 
 
 class Pivot(Reduction):
-    """The pivot of a twisted reduction: for recipe "softmax", the maximum of `score` over `axis`."""
+    """The pivot of a twisted reduction: the maximum of `score` over `axis` (recipe "softmax") or its mean ("moments")."""
 
     recipe: str
     axis: int
@@ -196,7 +196,8 @@ class Pivot(Reduction):
 
 
 class Channel(Reduction):
-    """A channel of a twisted reduction: for recipe "softmax", the sum over `axis` of exp(score - pivot) * x."""
+    """A channel of a twisted reduction: the sum over `axis` of exp(score - pivot) * x (recipe "softmax") or, where x is 1,
+    of (score - pivot)^2 ("moments")."""
 
     recipe: str
     axis: int

@@ -21,7 +21,7 @@ class _Interned(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         made = super().__call__(*args, **kwargs)
-        key = (cls, *((type(v), v) for v in (getattr(made, name) for name in cls.__match_args__)))
+        key = (cls, *((type(v), v) for v in (getattr(made, name) for name in made.__match_args__)))
         return _TABLE.setdefault(key, made)
 
 

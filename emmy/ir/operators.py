@@ -110,6 +110,19 @@ MONOIDS = {m.name: m for m in (
 )}
 
 
+class Twist(NamedTuple):
+    """A recipe of twisted reductions.  `pivot`, `weight`: slots an element of its pivot, and of the weight that all channels share;
+    `extra`: components of a state besides the pivot and the channels."""
+
+    name: str
+    pivot: float
+    weight: float
+    extra: int = 0
+
+
+TWISTS = {t.name: t for t in (Twist("softmax", 0.9, 8.9), Twist("moments", 2.0, 2.0, extra=1))}
+
+
 def unit(monoid: str, dtype: DType) -> float | int | bool:
     """The neutral element of `monoid` on `dtype`: the value of an empty reduction."""
     if monoid in ("max", "min"):

@@ -17,6 +17,7 @@ from emmy.ir.dtype import DType
 from emmy.ir.index import Ix
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError, Node
+from emmy.ir.operators import TWISTS
 from emmy.ir.tensor_ir import Shape
 
 
@@ -48,6 +49,12 @@ class Fold(Node):
     lifts: tuple[Value, ...]
     upto: Ix | None
     needs: tuple[frozenset[int], ...]
+
+    @property
+    def state(self) -> tuple[DType, ...]:
+        """The types of what is accumulated."""
+        kept = tuple(x.dtype for x in self.lifts)
+        return kept + kept[:1] * (TWISTS[self.recipe].extra if self.kind == "twist" else 0)
 
     def result(self, channel: int = 0) -> FoldResult:
         return FoldResult(self.name, channel, self.lifts[channel].dtype, self.needs[channel])

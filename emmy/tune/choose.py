@@ -30,10 +30,37 @@ class Scheduled(NamedTuple):
 class Choice(NamedTuple):
     """The program chosen, and each distinct kernel of it by name, as it is called first, with what was predicted.
 
-    Kernels of one name are one function: they differ by the tensors they are called on."""
+    Kernels of one name are one function: they differ by the tensors they are called on.  `extracted` says of each stretch of the program
+    where its kernels lie in the e-graph."""
 
     program: tile.Program
     scheduled: dict[str, Scheduled]
+    extracted: tuple[Extracted, ...]
+
+    @property
+    def outlined(self) -> Outlined:
+        """The classes of a program that is one stretch."""
+        return self._one.outlined
+
+    @property
+    def kernels(self) -> tuple[partition.Kernel, ...]:
+        """The extracted bodies of a program that is one stretch, in the order of the program's kernels."""
+        return self._one.kernels
+
+    @property
+    def _one(self) -> Extracted:
+        if len(self.extracted) != 1 or len(self.extracted[0].kernels) != len(self.program.kernels):
+            raise EmmyError(f"the program is cut into stretches, {len(self.extracted)} of them distinct, each an e-graph of its own",
+                            "ask for a program without repeating layers, or use Program.regions")
+        return self.extracted[0]
+
+
+class Extracted(NamedTuple):
+    """The kernels of a stretch, in launch order, as bodies from the classes of `outlined` and as calls."""
+
+    outlined: Outlined
+    kernels: tuple[partition.Kernel, ...]
+    calls: tuple[Call, ...]
 
 
 class Alternative(NamedTuple):
@@ -66,15 +93,15 @@ def alternatives(program: loop.Program, stretches: Sequence[Stretch], regions: S
     that there are, else those that the search met on its way (`extract.partition.ranked`).
     """
     rows = Rows(target, math, tuple(extra))
-    best: list[tuple[float, tuple[tuple[Call, ...], ...]]] = [(0.0, ())]
+    best: list[tuple[float, tuple[Extracted, ...]]] = [(0.0, ())]
     wanted = count if count == 1 else 2 * count     # different tensors may be kept by equal kernels
     for stretch, region in zip(stretches, regions, strict=True):
-        found = rows.solutions(region, wanted)
-        sums = ((total + len(stretch.uses) * seconds, (*picked, calls)) for total, picked in best for seconds, calls in found)
+        found = rows.extract(region, wanted)
+        sums = ((total + len(stretch.uses) * seconds, (*picked, one)) for total, picked in best for seconds, one in found)
         best = sorted(sums, key=lambda pair: pair[0])[:wanted]
     made: dict[tuple[str, ...], Alternative] = {}
     for seconds, picked in best:
-        kernels = tuple(sorted(call.identity for calls in picked for call in calls))
+        kernels = tuple(sorted(call.identity for one in picked for call in one.calls))
         if kernels not in made and len(made) < count:
             made[kernels] = Alternative(seconds, rows.together(program, stretches, picked, pins))
     return tuple(made.values())
@@ -88,19 +115,19 @@ class Rows:
         self.gpu = hardware.for_target(target)
         self.found: dict[str, Scheduled] = {}
 
-    def solutions(self, region: Region, count: int) -> list[tuple[float, tuple[Call, ...]]]:
-        """The best ways to compute a region, each with its weight and its kernels in launch order."""
+    def extract(self, region: Region, count: int) -> list[tuple[float, Extracted]]:
+        """The best ways to compute a region, each with its weight, cheapest first."""
         outlined = outline(region)
         found = partition.ranked(problem(outlined, self.gpu), self.price(outlined), count)
-        return [(s.seconds, tuple(self.call(outlined, kernel) for kernel in s.kernels)) for s in found]
+        return [(s.seconds, Extracted(outlined, s.kernels, tuple(self.call(outlined, kernel) for kernel in s.kernels))) for s in found]
 
     def price(self, outlined: Outlined) -> Callable[[partition.Kernel], float]:
         """The predicted seconds of a kernel of a region."""
         return lambda kernel: self.found[self.call(outlined, kernel).identity].seconds
 
-    def together(self, program: loop.Program, stretches: Sequence[Stretch], picked: Sequence[tuple[Call, ...]], pins: str) -> Choice:
-        """The program of the kernels picked for each stretch, in the order of its uses."""
-        uses = {use.place: (use.names, calls) for stretch, calls in zip(stretches, picked, strict=True) for use in stretch.uses}
+    def together(self, program: loop.Program, stretches: Sequence[Stretch], picked: tuple[Extracted, ...], pins: str) -> Choice:
+        """The program of what was picked for each stretch, in the order of its uses."""
+        uses = {use.place: (use.names, one.calls) for stretch, one in zip(stretches, picked, strict=True) for use in stretch.uses}
         ordered = [(call, names, f"_{place}" if len(uses) > 1 else "") for place, (names, calls) in sorted(uses.items()) for call in calls]
         chosen = {call.identity: self.found[call.identity] for call, _, _ in ordered}
         if pins:
@@ -113,7 +140,7 @@ class Rows:
             tensors = [t.replace(name=names.get(t.name, f"{t.name}{place}")) for t in (*call.reads, call.output)]
             kernels.append(loop_to_tile.called(s.kernel, f"{s.kernel.schedule.form}_{s.identity}", tensors[:-1], tensors[-1]))
             scheduled.setdefault(kernels[-1].name, s._replace(kernel=kernels[-1]))
-        return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled)
+        return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled, picked)
 
     def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
         """A kernel of a region as a call of what `found` then has by its identity."""

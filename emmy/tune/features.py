@@ -10,7 +10,7 @@ from math import ceil, prod
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
-from emmy.ir.operators import OPERATORS
+from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
 from emmy.lower.tile_to_kernel.scalar import stride
@@ -103,7 +103,8 @@ def fold_slots(census: Census, f: tile.Fold) -> float:
     n = census.size(f.span | {f.axis})
     if f.kind == "twist":
         score = census.size(census.free[f.lifts[0]] | {f.axis})
-        return 14 * score + sum(census.size(census.free[x] | census.free[f.lifts[0]] | {f.axis}) for x in f.lifts[1:])
+        each, values = TWISTS[f.recipe].pivot + TWISTS[f.recipe].weight + 4.2, f.lifts[1:]
+        return each * score + sum(census.size(census.free[x] | census.free[f.lifts[0]] | {f.axis}) for x in values)
     fused = f.recipe == "add" and isinstance(f.lifts[0], loop.Apply) and f.lifts[0].op == "mul"
     return 0 if fused else n
 
@@ -168,7 +169,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     for f in kernel.folds:
         nested = not f.span <= set(kernel.outer)
         merges = (5 + (team // 32 - 1).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
-        work += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + team * rows * merges * len(f.lifts)
+        work += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + team * rows * merges * len(f.state)
         for v in census.loads(f.lifts):
             n = census.size(census.free[v] | set(schedule.rows) | {f.axis}) * census.sectors(v, -1 if nested else f.axis, width)
             again = census.position(v, f.axis) in seen
@@ -221,7 +222,7 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         for f in level:
             # all threads of a lane merge what they have left, or the first does
             every = schedule.columns or level is not census.levels[-1]
-            reads = blocks * across * width * down * (down if every else 1) * len(f.lifts) * (down > 1)
+            reads = blocks * across * width * down * (down if every else 1) * len(f.state) * (down > 1)
             shared += reads
             work += reads * (12 if f.kind == "twist" else 1)
         ahead = rounds(kernel, width, max(kernel.extents[f.axis] for f in level), down)
@@ -232,7 +233,7 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         work += census.slots(f.lifts, *lanes, f.axis) + fold_slots(census, f)
         l1 += sum(census.size(census.free[v] | set(lanes) | {f.axis}) * census.sectors(v, axis, width) for v in census.loads(f.lifts))
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
-    states = sum(x.dtype.bytes for level in census.levels for f in level for x in f.lifts)
+    states = sum(x.bytes for level in census.levels for f in level for x in f.state)
     registers = min(32 + 8 * width, 65536 // row.threads if row.threads < 1024 else 32)
     written = prod(kernel.output.shape) * kernel.output.element.bytes
     return Features(census.dram, max(census.dram, l1 + written), 0, 0, l1, work, shared, blocks, row.threads, registers,

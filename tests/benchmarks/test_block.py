@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import block
 from benchmarks.decoder import Shape
 
-SMALL = Shape(tokens=512, width=1024, heads=8, groups=2, hidden=2816)
+SMALL = Shape(tokens=256, width=1024, heads=8, groups=2, hidden=2816)
 
 
 def test_descent_is_within_two_per_cent_of_an_exact_run_on_a_llama_block() -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from benchmarks.workloads import PROGRAMS, SPINE, TORCH_NAME, WORKLOADS, select
+from benchmarks.workloads import PROGRAMS, SUITES, TORCH_NAME, WORKLOADS, select
 
 
 def result(source):
@@ -20,9 +20,10 @@ def result(source):
     return eval(compile(ast.Expression(last.value), "<snippet>", "eval"), scope)
 
 
-def test_every_line_of_the_spine_is_a_workload_of_its_own():
-    assert len(WORKLOADS) == sum(len(programs) * len(dtypes) * len(sizes) for programs, dtypes, sizes in SPINE)
-    assert {name for programs, _, _ in SPINE for name in programs} == set(PROGRAMS)
+def test_every_line_of_a_suite_is_a_workload_of_its_own():
+    lines = [line for suite in SUITES.values() for line in suite]
+    assert len(WORKLOADS) == sum(len(programs) * len(dtypes) * len(sizes) for programs, dtypes, sizes in lines)
+    assert {name for programs, _, _ in lines for name in programs} == set(PROGRAMS)
     assert all(re.fullmatch(r"[a-z0-9_-]+", stem) for stem in WORKLOADS)
 
 
@@ -34,11 +35,15 @@ def test_snippets_run(stem):
         y = result(workload.snippet)
     sizes = [int(n) for n in workload.case.split()[-1].split("x")]
     program = workload.case.split()[0]
-    shape = {"(ab)c": [sizes[0], sizes[-1]], "attention": sizes}.get(program, sizes[:2])
+    rows, last = sizes[:1], [sizes[0], sizes[-1]]
+    shapes = {"(ab)c": last, "attention": sizes, "softcap_attention": sizes, "cross_entropy": [], "sum(ab)": [],
+              "xw+(xa)b": [sizes[0], sizes[2 % len(sizes)]], "x(w+ab)": [sizes[0], sizes[2 % len(sizes)]], "silu(xg)(xu)": last,
+              **dict.fromkeys(("logsumexp", "variance", "mean(ab)", "(uv)x", "max(x+y)"), rows)}
+    shape = shapes.get(program, sizes[:2])
     assert list(y.shape) == shape and y.dtype is getattr(torch, TORCH_NAME[workload.dtype])
 
 
 def test_selection_by_pattern():
     assert [w.case for w in select("^softmax-16384x4096-bf16$")] == ["softmax 16384x4096"]
     assert len(select("softmax")) == 10
-    assert select() == tuple(WORKLOADS.values())
+    assert {w for suite in SUITES for w in select(suite=suite)} == set(WORKLOADS.values())

@@ -13,7 +13,7 @@ from torch import nn
 
 from emmy.capture.dynamo import backend
 from emmy.capture.export import Captured, capture
-from emmy.capture.snippet import capture_file, capture_snippet
+from emmy.capture.snippet import capture_file, capture_snippet, programs
 from emmy.errors import EmmyError
 from emmy.evaluate.reference import evaluate_torch
 from emmy.ir import torch_ir
@@ -126,6 +126,44 @@ def test_files(tmp_path: Path) -> None:
                           ("f", "FILE.py:NAME")):
         with pytest.raises(EmmyError, match=message):
             capture_file(spec)
+
+
+DEFINITIONS = """import torch
+from torch import nn
+from torch.nn.functional import gelu
+
+class Size(int):
+    pass
+
+class Model(nn.Module):
+    def forward(self, x):
+        return gelu(x)
+
+def takes(x, y=None):
+    return x
+
+def takes_nothing():
+    return torch.randn(2)
+
+def _own(x):
+    return x
+
+model = Model()
+number = 7
+"""
+EVERY = ["Model", "takes", "takes_nothing", "model"]
+
+
+@pytest.mark.parametrize(("more", "names"), [
+    ("", ["takes_nothing"]), ("example_inputs = torch.randn(2)\n", EVERY),
+    ("def get_inputs(): return [torch.randn(2)]\ndef get_init_inputs(): return []\n", EVERY)])
+def test_the_programs_of_a_file(more: str, names: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(DEFINITIONS + more)
+    assert programs(str(path)) == names
+    for name in names:
+        capture_file(f"{path}:{name}")
+
 
 
 def test_module_inputs_are_named_after_forward() -> None:

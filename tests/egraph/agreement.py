@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 
-from emmy.egraph import saturate
+from emmy.egraph.budget import Budget
+from emmy.egraph.saturate import output_axes, run
 from emmy.evaluate.values import Array, Space, convert
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
@@ -28,6 +28,7 @@ from emmy.ir.operators import apply, result_dtype
 
 CLAMP = {dt.bf16: 1.25, dt.f16: 2.5}
 TOLERANCE, NOISE = 1e-6, 1e-7
+BUDGET = Budget(nodes=4_000, rounds=5)
 Key = tuple[str, Any]       # sort, class
 
 
@@ -46,11 +47,8 @@ class Held(NamedTuple):
 
 def judge(program: loop.Program, math: str, arrays: dict[str, Array], extra: Iterable[tuple[str, str]] = ()) -> tuple[int, dict[str, int]]:
     """Saturate `program` and compare; (members compared, firings of each rule).  Raises `Disagreement`."""
-    kept: list[Any] = []
-    with mock.patch.object(saturate, "decode", lambda *args: kept.extend(args)), mock.patch.multiple(saturate, ROUNDS=5, NODES=4_000):
-        saturate.saturate(program, math, extra)
-    graph, _, axes = kept
-    court = Court(program, math == "fast", arrays, graph, axes)
+    graph = run(program, math, extra, BUDGET).graph
+    court = Court(program, math == "fast", arrays, graph, output_axes(program))
     court.hear()
     return court.compared, graph.fired
 
@@ -116,6 +114,7 @@ class Court:
             case "Index": return self.indices[sort, value]
             case "Point": return self.points[sort, value]
             case "Value": return self.values[sort, value]
+            case "BigRat": return self.engine.value_to_bigrat(value)
             case "Values": return [self.values["Value", v] for v in self.engine.value_to_multiset(value)]
         raise KeyError(sort)
 
@@ -178,6 +177,8 @@ class Court:
             case "Const", [element, bits]:
                 element = dt.named(element)
                 return held(self.space.full(dt.value(element, bits % (1 << 8 * element.bytes))), element)
+            case "Number", [element, q]: return held(self.space.full(float(q)), dt.named(element))
+            case "Difference", [_, x, y]: return self.apply("sub", [x, y], held)
             case "IndexValue", [at]: return held(at.astype(np.int64), dt.i64)
             case "Unary" | "Binary" | "Ternary", [op, *xs]: return self.apply(op, xs, held)
             case "Replace", [x, a, i]: return held(self.replace(x.value, a, i), x.dtype, x.scale)
@@ -195,8 +196,10 @@ class Court:
         element, n = self.compute(x.dtype), self.space.extents[dim]
         match name, args:
             case "Scan", [monoid, _, at, _]: return held(self.space.scan(monoid, dim, at, x.value, element), x.dtype, x.scale)
-            case "Pivot", _: return held(self.space.reduce("max", [dim], [x.value], element), x.dtype)
-            case "Channel", [_, _, score, _]: return held(self.space.channel(dim, score.value, [x.value], element), x.dtype, n * x.scale)
+            case "Pivot", [recipe, *_]: return held(self.space.pivot(recipe, dim, x.value, element), x.dtype, x.scale)
+            case "Channel", [recipe, _, score, _]:
+                scale = n * x.scale * (score.scale ** 2 if recipe == "moments" else 1)
+                return held(self.space.channel(recipe, dim, score.value, [x.value], element), x.dtype, scale)
         return held(self.space.reduce(args[0], [dim], [x.value], element), x.dtype, n * x.scale if args[0] == "add" else None)
 
     def replace(self, x: Array, axis: int, at: Array) -> Array:

@@ -21,6 +21,7 @@ EXTENTS = (2, 3, 3, 4)
 LARGEST = 200       # elements of a tensor
 KINDS = ("unary", "binary", "binary", "reduction", "reduction", "biased", "scan", "views", "views", "matmul", "matmul", "chain", "softmax",
          "softmax", "rounded", "masked", "gathered", "scaled")
+SPELLINGS = ("logarithm", "signs", "moments", "deviation", "low_rank", "shifted", "constants")      # kinds with several spellings each
 UNARY = ("exp", "neg", "abs", "recip", "sqrt", "tanh")
 BINARY = ("add", "sub", "mul", "mul", "div", "max", "min")
 
@@ -157,6 +158,101 @@ class Builder:
             case "columns": return tir.Reduce("add", (0,), apply("mul", weight, self.fitting(score.shape)))
         return product(apply("div", weight, along(total, score.shape, (0,))), self.matrix(score.shape[1]))
 
+    def logarithm(self) -> Tensor:
+        """Logarithms of exponentials and of their quotients, exponentials of logarithms, and roots."""
+        x = self.any(1)
+        y = apply("abs", self.fitting(x.shape))
+        match self.choose(("exp", "quotient", "product", "reciprocal", "back", "back-less", "root")):
+            case "exp": return apply("log", apply("exp", x))
+            case "quotient": return apply("log", apply("div", apply("exp", x), y))
+            case "product": return apply("log", apply("mul", apply("exp", x), y))
+            case "reciprocal": return apply("neg", apply("log", y))
+            case "back": return apply("exp", apply("add", x, apply("log", y)))
+            case "back-less": return apply("exp", apply("sub", x, apply("log", y)))
+        return apply("rsqrt", y)
+
+    def signs(self) -> Tensor:
+        """Differences and negatives, alone and summed."""
+        x = self.any(1)
+        y, last = self.fitting(x.shape), len(x.shape) - 1
+        match self.choose(("sums", "back", "negated", "product", "difference", "less-sum", "less-difference")):
+            case "sums": return tir.Reduce("add", (last,), apply("neg", x))
+            case "back": return apply("neg", tir.Reduce("add", (last,), x))
+            case "negated": return tir.Reduce(self.choose(("max", "min")), (last,), apply("neg", x))
+            case "product": return apply("neg", apply("mul", x, y))
+            case "difference": return apply("neg", apply("sub", x, y))
+            case "less-sum": return apply("sub", x, apply("add", y, self.fitting(x.shape)))
+        return apply("sub", apply("sub", x, y), self.fitting(x.shape))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean over the last dimension."""
+        total = tir.Reduce("add", (len(x.shape) - 1,), x)
+        return apply("mul", total, constant(1 / x.shape[-1], total.shape, self.element))
+
+    def moments(self) -> Tensor:
+        """Variances, in two passes and as mean squares less squared means, of numbers and of truths."""
+        n = self.choose((2, 4))
+        x = self.choose((self.input((self.choose(EXTENTS), n)), self.truths(n)))
+        mean = self.mean(x)
+        if self.draw(st.booleans()):
+            return apply("sub", self.mean(apply("mul", x, x)), apply("mul", mean, mean))
+        centred = apply("sub", x, along(mean, x.shape, (0,)))
+        return self.mean(apply("mul", centred, centred))
+
+    def truths(self, n: int) -> Tensor:
+        """0 and 1, or the whole numbers of an index, [m, n]"""
+        shape = (self.choose(EXTENTS), n)
+        if self.draw(st.booleans()):
+            return tir.Cast(self.element, tir.IndexValue(shape, Pos(1)))
+        return tir.Cast(self.element, apply("lt", self.input(shape), self.input(shape)))
+
+    def deviation(self) -> Tensor:
+        """((x - mean) * r * g + b) @ w, of halves too: a norm before a matrix product."""
+        half = self.draw(st.booleans()) and self.element is dt.f32
+        m, n = self.choose(EXTENTS), self.choose((2, 4))
+        self.inputs += 1
+        x: Tensor = tir.Cast(dt.f32, tir.Input(f"x{self.inputs}", (m, n), dt.bf16)) if half else self.input((m, n))
+        scaled = apply("mul", apply("sub", x, along(self.mean(x), (m, n), (0,))), along(self.input((m,)), (m, n), (0,)))
+        scaled = apply("mul", scaled, along(self.input((n,)), (m, n), (1,)))
+        if self.draw(st.booleans()):
+            b = along(self.input((n,)), (m, n), (1,))
+            scaled = self.choose((apply("add", scaled, b), apply("sub", b, scaled)))
+        return product(scaled, self.input((n, self.choose(EXTENTS))))
+
+    def low_rank(self) -> Tensor:
+        """x @ (w + a @ b), or x @ w + x @ v."""
+        k, j = self.choose(EXTENTS), self.choose(EXTENTS)
+        x, w, op = self.matrix_of(k), self.input((k, j)), self.choose(("add", "sub"))
+        if self.draw(st.booleans()):
+            return apply(op, product(x, w), product(x, self.input((k, j))))
+        return product(x, apply(op, w, product(self.input((k, 2)), self.input((2, j)))))
+
+    def matrix_of(self, columns: int) -> Tensor:
+        options = [x for x in self.pool if len(x.shape) == 2 and x.shape[1] == columns]
+        return self.choose(options) if options else self.input((self.choose(EXTENTS), columns))
+
+    def shifted(self) -> Tensor:
+        """The maximum or minimum of what a value without the axis, or a number, shifts or scales."""
+        x = self.matrix()
+        b = along(self.input(x.shape[:1]), x.shape, (0,))
+        number = constant(self.choose((2.0, -2.0)), x.shape, self.element)
+        value = self.choose((apply("add", x, b), apply("sub", x, b), apply("sub", b, x), apply("mul", x, number)))
+        return tir.Reduce(self.choose(("max", "min")), (1,), value)
+
+    def constants(self) -> Tensor:
+        """Arithmetic of constants, equal choices, and reductions of what does not vary."""
+        x = self.any()
+        p, q = (constant(v, x.shape, self.element) for v in (3.0, 0.5))
+        match self.choose(("sum", "difference", "product", "negative", "twice", "select", "repeat")):
+            case "sum": return apply("mul", x, apply("add", p, q))
+            case "difference": return apply("mul", x, apply("sub", p, q))
+            case "product": return apply("add", x, apply("mul", p, q))
+            case "negative": return apply("mul", x, apply("neg", p))
+            case "twice": return apply("mul", p, apply("mul", q, x))
+            case "select": return apply("select", apply("lt", x, p), x, x)
+        wide = along(x, (*x.shape, 3), tuple(range(len(x.shape))))
+        return tir.Reduce(self.choose(("add", "max", "min")), (len(x.shape),), wide)
+
     def rounded(self) -> Tensor:
         x = self.any()
         if self.element is not dt.f32:
@@ -209,3 +305,22 @@ def sums() -> Iterator[tir.Program]:
     for value in (*floats, *whole):
         yield tir.Program((("y", tir.Reduce("add", (0,), value)),))
     yield tir.Program((("y", tir.Reduce("max", (0,), x)),))
+
+
+def corners() -> Iterator[tir.Program]:
+    """What few random programs have: the variance of truths, a maximum turned round, a sum of equals, a deviation of a rounded tensor."""
+    n = 4
+    x, y = tir.Input("x", (n, n), dt.f32), tir.Input("y", (n, n), dt.f32)
+
+    def mean(z: Tensor) -> Tensor:
+        return apply("mul", tir.Reduce("add", (1,), z), constant(1 / n, (n,), dt.f32))
+
+    truths = tir.Cast(dt.f32, apply("lt", x, y))
+    centred = apply("sub", truths, along(mean(truths), (n, n), (0,)))
+    half = tir.Cast(dt.bf16, apply("mul", x, y))
+    wide = tir.Cast(dt.f32, half)
+    scaled = apply("mul", apply("sub", wide, along(mean(wide), (n, n), (0,))), along(mean(y), (n, n), (0,)))
+    repeated = along(x, (n, n, 3), (0, 1))
+    for outputs in ((mean(apply("mul", centred, centred)),), (tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32))),),
+                    (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y))):
+        yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))

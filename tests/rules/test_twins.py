@@ -57,4 +57,4 @@ def test_a_target_states_every_limit_and_an_exact_atom(path: Path) -> None:
 
 def test_rule_names_are_unique() -> None:
     names = [rule.name for ir in ORDER for rule in house(ir)]
-    assert len(names) == len(set(names)) and all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
+    assert len(names) == len(set(names)) and all(re.fullmatch(r"[a-z0-9-]+(=>|<=)?", name) for name in names)

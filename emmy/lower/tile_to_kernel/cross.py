@@ -108,7 +108,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
             body = scope.child()
         for f, arrays in states.items():
             joined = join(body, run, f, buffers[f], lane, across, down) if down > 1 else arrays
-            for channel, array in enumerate(joined):
+            for channel, array in enumerate(joined[:len(f.lifts)]):
                 run.know(body, f.result(channel), array)
     write(body, run, columns, place, down)
     only = both(inside, place == 0 if down > 1 and not columns else None)
@@ -134,7 +134,7 @@ def gather(scope: Emitter, run: Run, group: list[tile.Fold], place: Expr, down: 
     """Fold the thread's part of the axis, elements `place`, `place + down`, …: for each fold the arrays of its state."""
     states: dict[tile.Fold, list[str]] = {}
     for f in group:
-        states[f] = [scope.name("s") for _ in f.lifts]
+        states[f] = [scope.name("s") for _ in neutral(f)]
         scope.emit(*(DeclareArray(array, e.dtype, run.width, e) for array, e in zip(states[f], neutral(f), strict=True)))
     lifts = [x for f in group for x in f.lifts]
     run.hold(scope, lifts, *(f.axis for f in group))
@@ -178,7 +178,7 @@ def rounds(kernel: tile.Kernel, width: int, extent: int, down: int) -> int:
 
 def update(scope: Emitter, fold: tile.Fold, arrays: list[str], lane: Expr, change: Callable[[tuple[Var, ...]], None]) -> None:
     """Let `change` act on the state that `arrays` hold at neighbour `lane`."""
-    elements = [Element(array, x.dtype, lane) for array, x in zip(arrays, fold.lifts, strict=True)]
+    elements = [Element(array, x.dtype, lane) for array, x in zip(arrays, neutral(fold), strict=True)]
     state = tuple(scope.declare("t", e) for e in elements)
     change(state)
     scope.emit(*(SetElement(e.array, e.element, e.index, s) for e, s in zip(elements, state, strict=True)))
@@ -186,7 +186,7 @@ def update(scope: Emitter, fold: tile.Fold, arrays: list[str], lane: Expr, chang
 
 def leave(scope: Emitter, run: Run, fold: tile.Fold, arrays: list[str], threads: int, shared: list[SharedBuffer]) -> list[SharedBuffer]:
     """Write the thread's state to shared memory: threads next to each other, neighbours of a thread together."""
-    buffers = [SharedBuffer(scope.name("part"), x.dtype, threads * run.width) for x in fold.lifts]
+    buffers = [SharedBuffer(scope.name("part"), x.dtype, threads * run.width) for x in neutral(fold)]
     shared += buffers
     for array, b in zip(arrays, buffers, strict=True):
         step = gcd(run.width, VECTOR_BYTES // b.element.bytes)

@@ -18,20 +18,18 @@ from typing import NamedTuple
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For, If
 from emmy.instructions.global_memory import LoadGlobalVector, StoreGlobal
-from emmy.instructions.registers import Assign, DeclareArray, Let
+from emmy.instructions.registers import DeclareArray
 from emmy.instructions.shared_memory import LoadShared, StoreShared
-from emmy.instructions.shuffle import ShuffleXor
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Thread, Var, const
+from emmy.ir.kernel_ir import Block, Expr, Kernel, SharedBuffer, Thread, Var, const
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import MONOIDS
 from emmy.lower.tensor_to_loop import rename
-from emmy.lower.tile_to_kernel import twist
 from emmy.lower.tile_to_kernel.finish import finish, store_run
+from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, vectorises
-
-WARP = 32
+from emmy.lower.tile_to_kernel.twist import RECIPES
 
 
 class Team(NamedTuple):
@@ -188,25 +186,11 @@ def partial(scope: Emitter, group: list[tile.Fold], team: Team) -> list[tuple[Va
 
 
 def join_lanes(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lanes: int = WARP) -> None:
-    """Every lane ends with the state of its group of `lanes`.  A twist joins its pivots first, so each lane rescales its sums once."""
-    if fold.kind != "twist":
+    """Every lane ends with the state of its group of `lanes`."""
+    if fold.kind == "twist":
+        RECIPES[fold.recipe].join(scope, state, lanes)
+    else:
         butterfly(scope, MONOIDS[fold.recipe].operator, state[0], lanes)
-        return
-    own = Var(scope.name("m"), state[0].element)
-    scope.emit(Let(own, state[0]))
-    butterfly(scope, "max", state[0], lanes)
-    twist.rescale(scope, state, own)
-    for s in state[1:]:
-        butterfly(scope, "add", s, lanes)
-
-
-def butterfly(scope: Emitter, operator: str, value: Var, lanes: int) -> None:
-    """Exchange with the lane that differs in one bit, bit by bit: every lane ends with the whole group's value."""
-    mask = lanes // 2
-    while mask:
-        other = Var(scope.name("o"), value.element)
-        scope.emit(ShuffleXor(other, value, mask), Assign(value, Apply(operator, (value, other))))
-        mask //= 2
 
 
 def join_warps(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lane: Expr, warps: int,

@@ -25,7 +25,7 @@ from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, c
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
-from emmy.lower.tile_to_kernel import twist
+from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
 
@@ -171,7 +171,7 @@ class Emitter:
     def accumulate(self, fold: tile.Fold, state: tuple[Var, ...], elements: list[tuple[Expr, ...]]) -> None:
         """Fold some elements into the state."""
         if fold.kind == "twist":
-            twist.accumulate(self, state, elements)
+            RECIPES[fold.recipe].accumulate(self, state, elements)
             return
         for (x,) in elements:
             self.emit(Assign(state[0], Apply(MONOIDS[fold.recipe].operator, (state[0], x))))
@@ -179,13 +179,13 @@ class Emitter:
     def merge(self, fold: tile.Fold, state: tuple[Var, ...], other: tuple[Expr, ...]) -> None:
         """Combine another state into this one."""
         if fold.kind == "twist":
-            twist.merge(self, state, other)
+            RECIPES[fold.recipe].merge(self, state, other)
         else:
             self.emit(Assign(state[0], Apply(MONOIDS[fold.recipe].operator, (state[0], other[0]))))
 
     def finish(self, fold: tile.Fold, state: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Make the state's components the fold's results in this scope."""
-        for channel, e in enumerate(state):
+        for channel, e in enumerate(state[:len(fold.lifts)]):
             self.values[fold.result(channel)] = e
         return state
 
@@ -221,7 +221,8 @@ class Emitter:
 def neutral(fold: tile.Fold) -> tuple[Expr, ...]:
     """The state of a fold over no elements."""
     if fold.kind == "twist":
-        return twist.initial(tuple(x.dtype for x in fold.lifts))
+        found: tuple[Expr, ...] = RECIPES[fold.recipe].initial(tuple(x.dtype for x in fold.lifts))
+        return found
     dtype = fold.lifts[0].dtype
     return (const(dtype, unit(fold.recipe, dtype)),)
 

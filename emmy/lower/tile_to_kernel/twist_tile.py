@@ -26,7 +26,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel import twist
+from emmy.lower.tile_to_kernel import softmax
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.register_tile import Cells, Contraction, Held, multiply_add
 from emmy.lower.tile_to_kernel.scalar import Emitter
@@ -209,17 +209,17 @@ class Pass:
         for c in range(self.tile.count):
             top = Apply("max", (top, Element(scores, dt.f32, i * self.tile.count + c)))
         top = self.across(row, row.let("m", top), "max")
-        against = twist.base(row, top)
-        scale = row.let("c", twist.weight(old, against))
+        against = softmax.base(row, top)
+        scale = row.let("c", softmax.weight(old, against))
         row.emit(SetElement(pivot, dt.f32, i, top))
         sums = {s: Apply("mul", (Element(s, dt.f32, i), scale)) for _, s in self.narrow()}
         for c in range(self.tile.count):
             at = i * self.tile.count + c
-            w = row.let("w", twist.weight(Element(scores, dt.f32, at), against))
+            w = row.let("w", softmax.weight(Element(scores, dt.f32, at), against))
             row.emit(SetElement(scores, dt.f32, at, w))
             for (v, s), array in zip(self.narrow(), values, strict=True):
                 value = Element(array, dt.f32, at) if array else body.value(v)
-                sums[s] = Apply("add", (sums[s], twist.times(w, value)))
+                sums[s] = Apply("add", (sums[s], softmax.times(w, value)))
         row.emit(*(SetElement(s, dt.f32, i, total) for s, total in sums.items()))
         n = Var(body.name("n"), dt.i32)
         columns = row.child()

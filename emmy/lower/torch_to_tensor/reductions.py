@@ -131,12 +131,11 @@ def _var(out: Type, x: Tensor, dim: Dims | bool = None, unbiased: bool = True, k
 
 @lowers("aten.logsumexp.default", "aten.special_logsumexp.default")
 def _logsumexp(out: Type, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """log sum exp(x - m) + m with m the maximum, or 0 where that is infinite."""
+    """m + log sum exp(x - m) with m the maximum, or m where that is infinite."""
     value, over = convert(x, out.dtype), axes(dim, len(x.shape))
     most = reduce("max", value, over, keepdim=True)
-    safe = select(apply("eq", apply("abs", most), float("inf")), constant(most.dtype, 0), most)
-    total = reduce("add", apply("exp", sub(value, safe)), over, keepdim)
-    return add(apply("log", total), reshape(safe, total.shape))
+    total = add(most, apply("log", reduce("add", apply("exp", sub(value, most)), over, keepdim=True)))
+    return reshape(select(apply("eq", apply("abs", most), float("inf")), most, total), out.shape)
 
 
 @lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar", "aten.norm.ScalarOpt_dtype")
