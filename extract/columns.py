@@ -2,7 +2,7 @@
 
 A kernel is a node of the tensor it writes, its children are the tensors it reads, its cost is its price.  Choosing a program is then
 choosing a term with shared parts paid once, which `extract.exact` does with a proof.  A column that has no price yet counts at its floor;
-prices are asked of those that a best choice holds, and of those that could replace its kernels.
+prices are asked of those that a best choice holds, and of the likeliest to replace each of its kernels.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from extract import exact
 from extract.graph import Choice, Graph, Node
 from extract.kernels import Kernels
 from extract.problem import Kernel, Key, Solution, launches
-
-BATCH = 16      # columns that are priced at once of those that could replace a chosen one
 
 
 class Proof(NamedTuple):
@@ -46,23 +44,24 @@ def widen(kernels: Kernels, limit: float, most: int) -> None:
                     queue.append(step)
 
 
-def solve(kernels: Kernels, start: Solution, seconds: float) -> Proof:
-    """The best partition of the kernels extracted so far and those of `start`, where the search begins, in so many seconds."""
+def solve(kernels: Kernels, start: Solution, seconds: float = math.inf, rounds: int = 10**6, budget: float = math.inf) -> Proof:
+    """The best partition of the kernels extracted so far and those of `start`, where the search begins.  It ends after so many seconds or
+    rounds of choosing and pricing, each of a `budget` of deterministic time; without `seconds` it ends alike on every machine."""
     end = time.monotonic() + seconds
     best, bound, proven = start, 0.0, False
     columns = {k.key: k for k in start.kernels} | _columns(kernels)
-    while not proven and (left := end - time.monotonic()) > 0:
+    while not proven and rounds and (left := end - time.monotonic()) > 0:
+        rounds -= 1
         graph, named = _graph(kernels, columns)
-        found = exact.extract(graph, _hint(graph, best, named), budget=math.inf, seconds=left)
+        found = exact.extract(graph, _hint(graph, best, named), budget, left)
         bound = max(bound, found.bound)
         chosen = launches(kernels.problem, (named[node.key] for node in found.choice.values()))
-        proven = found.proven and all(kernels.known(k) for k in chosen)
+        proven = found.proven and all(map(kernels.known, chosen))
         best = min(best, Solution(sum(map(kernels.priced, chosen)), chosen), key=lambda s: s.seconds)
-        for k in chosen:
-            rivals = sorted((kernels.estimate(r), n) for n, r in named.items() if r.writes == k.writes and not kernels.known(r))
-            for floor, n in rivals[:BATCH]:
-                if floor < kernels.priced(k) and time.monotonic() < end and not proven:
-                    kernels.priced(named[n])
+        for k in () if proven else chosen:
+            rivals = [r for r in named.values() if r.writes == k.writes and not kernels.known(r) and r.floor < kernels.priced(k)]
+            if rivals:
+                kernels.priced(min(rivals, key=lambda r: r.floor))
     return Proof(best, min(bound, best.seconds), proven, len(columns))
 
 

@@ -2,7 +2,8 @@
 
 A program is a set of kernels, one for each kept tensor.  Given the kept set, each kernel's body is extracted (every class once, shared
 parts paid once) from the members its class admits, loads of kept tensors among them.  Programs of few tensors are searched exhaustively
-(`extract.lattice`), others by descent (`extract.descent`) from "all that the program names" and, if they are few, from "only its results".
+(`extract.lattice`), others by descent (`extract.descent`) from "all that the program names" and, if they are few, from "only its results";
+then the best choice among candidate kernels (`extract.columns`) is looked for.
 
 A kernel is priced by the caller, who knows what schedules it has; the floor (`max(bytes, work) + launch`) prunes what
 could not be better.  Everything is deterministic.
@@ -19,8 +20,9 @@ from extract.problem import Kernel, Member, Problem, Solution
 
 __all__ = ["Kernel", "Member", "Problem", "Solution", "ranked", "search"]
 
-EXHAUSTIVE = 8  # tensors that a program may keep, for all sets of them to be searched
+EXHAUSTIVE = 12     # tensors that a program may keep, for all sets of them to be searched
 SMALL = 12      # tensors that a program names, for descent to start from its results alone as well
+COLUMNS, ROUNDS = 600, 16   # candidate kernels among which descent's result is improved, and how often the best choice is priced
 
 
 def search(problem: Problem, price: Callable[[Kernel], float]) -> Solution:
@@ -43,6 +45,16 @@ def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:
     else:
         starts = (frozenset(problem.named) | frozenset(problem.outputs), frozenset(problem.outputs))
         found = Descent(kernels, count).ranked(starts if len(problem.named) <= SMALL else starts[:1])
+        found = polished(kernels, found)[:count] if found else ()
     if not found:
         raise ValueError(f"no kernels compute {', '.join(problem.outputs)}")
     return found
+
+
+def polished(kernels: Kernels, found: tuple[Solution, ...]) -> tuple[Solution, ...]:
+    """`found`, preceded by a better choice among the kernels that were looked at and more, if there is one."""
+    from extract import columns  # OR-tools takes a while to import
+
+    columns.widen(kernels, found[0].seconds, COLUMNS)
+    best = columns.solve(kernels, found[0], rounds=ROUNDS, budget=0.2).solution
+    return (best, *(s for s in found if s.kept != best.kept)) if best.seconds < found[0].seconds * (1 - 1e-6) else found

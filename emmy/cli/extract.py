@@ -22,7 +22,7 @@ def command(file: options.File = None, snippet: options.Snippet = None, top: Top
     """List the best programs that compute the same, and what each of their kernels is predicted to take.
 
     Programs differ by the tensors they keep in memory, or by kernels.  They are ranked by predicted time and the room and launches that
-    kept tensors cost besides.  Of a program that may keep up to eight tensors these are the best there are; of others, the best that
+    kept tensors cost besides.  Of a program that may keep up to twelve tensors these are the best there are; of others, the best that
     the search met.
     """
     program = options.program(snippet, file, target, math, "", rules)
