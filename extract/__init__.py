@@ -18,5 +18,5 @@ def best(graph: Graph, exact_below: int = 500, budget: float = 1.0) -> Choice:
     if sum(map(len, graph.classes.values())) < exact_below:
         from extract import exact  # OR-tools takes a while to import
 
-        choice, _ = exact.extract(graph, choice, budget)
+        choice = exact.extract(graph, choice, budget).choice
     return choice

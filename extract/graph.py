@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -95,12 +96,14 @@ def tree_cost(graph: Graph, choice: Mapping[int, Node]) -> float:
 
 
 def read_gym(path: str | Path) -> Graph:
-    """Reads extraction-gym JSON: `{"nodes": {id: {"op", "children": [id], "eclass", "cost"}}, "root_eclasses": [eclass]}`.
+    """Reads extraction-gym JSON: `{"nodes": {id: {"op", "children": [id], "eclass", "cost"}}, "root_eclasses": [eclass]}`, compressed if
+    the name ends in .gz.
 
     Children name nodes and stand for the classes of those.  Classes are numbered in the order of their first node in the file; a
     node's key is its id.
     """
-    data = json.loads(Path(path).read_text())
+    raw = Path(path).read_bytes()
+    data = json.loads(gzip.decompress(raw) if Path(path).suffix == ".gz" else raw)
     nodes: dict[str, dict[str, object]] = data["nodes"]
     number: dict[object, int] = {}
     for entry in nodes.values():

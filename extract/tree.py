@@ -13,11 +13,11 @@ def _price(c: int, node: Node, settled: Mapping[int, Settled[None]]) -> tuple[fl
     return math.fsum((node.cost, *(settled[child].price for child in node.children))), None
 
 
-def finite_terms(graph: Graph) -> Choice:
-    """The tree-optimal node of every class that has a finite term, whether the roots reach it or not."""
-    return {c: done.node for c, done in settle(graph, _price).items()}
+def terms(graph: Graph) -> dict[int, Settled[None]]:
+    """The tree-optimal node of every class that has a finite term, whether the roots reach it or not, and what its tree costs."""
+    return settle(graph, _price)
 
 
 def extract(graph: Graph) -> Choice:
     """The choice with the least `tree_cost`.  Raises ValueError naming a root that has no finite term."""
-    return reachable(graph, finite_terms(graph))
+    return reachable(graph, {c: done.node for c, done in terms(graph).items()})

@@ -193,12 +193,12 @@ def test_pieces_compute_what_the_whole_does(name: str, dtype: torch.dtype, tmp_p
     """Small reductions, their pieces kept whatever that costs."""
     rules = tmp_path / "small.egg"
     rules.write_text(SMALL)
-    search = partition.search
+    ranked = partition.ranked
 
-    def keep_pieces(problem: partition.Problem, price: Callable[[partition.Kernel], float]) -> partition.Solution:
-        return search(problem._replace(outputs=(*problem.outputs, *(t for t in problem.home if t not in problem.named))), price)
+    def keep_pieces(problem: partition.Problem, price: Callable[[partition.Kernel], float], count: int) -> tuple[partition.Solution, ...]:
+        return ranked(problem._replace(outputs=(*problem.outputs, *(t for t in problem.home if t not in problem.named))), price, count)
 
-    monkeypatch.setattr(partition, "search", keep_pieces)
+    monkeypatch.setattr(partition, "ranked", keep_pieces)
     torch.manual_seed(0)
     fn, shapes = PIECES[name]
     inputs = [torch.randn(shape, dtype=dtype) for shape in shapes]

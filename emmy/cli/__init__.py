@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from emmy import __version__
-from emmy.cli import canon, compile, egraph, explain, rules, run
+from emmy.cli import canon, compile, egraph, explain, extract, rules, run
 from emmy.errors import EmmyError, EmmyWarning
 
 BAD_INPUT, INTERNAL = 2, 70
@@ -86,6 +86,7 @@ app.command("build")(compile.build)
 app.add_typer(rules.app, name="rules")
 app.command("explain")(explain.command)
 app.command("egraph")(egraph.command)
+app.command("extract")(extract.command)
 
 
 def main() -> None:

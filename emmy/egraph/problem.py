@@ -12,6 +12,7 @@ from emmy.ir.dtype import DType
 from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
+from extract.cost import TENSOR_SHARE
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
@@ -72,7 +73,8 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     slot, byte = 1 / (gpu.fp32_TFLOPs * 1e12 / 2), 1 / (gpu.bandwidth_TBs * 1e12)
     inputs = frozenset(i.name for i in region.program.inputs)
     halves = any(t.element.compute is not t.element for t in region.program.everything)
-    product = 2 / (gpu.tensor_bf16_TFLOPs * 1e12) if halves and gpu.tensor_bf16_TFLOPs else slot      # of the unit that may do it
+    # of the unit that may do it, as fast as the cost model lets it be
+    product = 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE) if halves and gpu.tensor_bf16_TFLOPs else slot
     summed = {t.kids[0] for ts in region.terms.values() for t in ts if t.kind == "Reduce" and t.label == "add"}
 
     narrowest = min((t.element.bytes for t in region.program.everything), default=4)

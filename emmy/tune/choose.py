@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from emmy.egraph.canonical import digest, spell
@@ -63,6 +63,13 @@ class Extracted(NamedTuple):
     calls: tuple[Call, ...]
 
 
+class Alternative(NamedTuple):
+    """A program, and the seconds at which the search weighs it: what its kernels are predicted to take, and rents between them."""
+
+    seconds: float
+    choice: Choice
+
+
 class Call(NamedTuple):
     """A kernel by its identity, and the tensors it is called on, in the order in which its body meets them."""
 
@@ -75,22 +82,29 @@ def choose(program: loop.Program, stretches: Sequence[Stretch], regions: Sequenc
            extra: Iterable[tuple[str, str]] = ()) -> Choice:
     """The kernels of least predicted time on the GPU of `target`, for each stretch of `program` with its region, put together in the
     order of their uses.  `pins` fixes row fields wherever a kernel has such a row; EmmyError if none has."""
+    return alternatives(program, stretches, regions, target, math, 1, pins, extra)[0].choice
+
+
+def alternatives(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region], target: str, math: str, count: int,
+                 pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[Alternative, ...]:
+    """The `count` best programs of different kernels, cheapest first: `choose` takes the first, and its errors and options hold.
+
+    Each keeps other tensors in a stretch, and a stretch is the same wherever it is used.  Of a stretch with few tensors they are the best
+    that there are, else those that the search met on its way (`extract.partition.ranked`).
+    """
     rows = Rows(target, math, tuple(extra))
-    extracted = tuple(map(rows.extract, regions))
-    uses = {use.place: (use.names, found.calls) for stretch, found in zip(stretches, extracted, strict=True) for use in stretch.uses}
-    ordered = [(call, names, f"_{place}" if len(uses) > 1 else "") for place, (names, calls) in sorted(uses.items()) for call in calls]
-    chosen = {call.identity: rows.found[call.identity] for call, _, _ in ordered}
-    if pins:
-        chosen = rows.pinned(chosen, pins)
-    kernels: list[tile.Kernel] = []
-    scheduled: dict[str, Scheduled] = {}
-    for call, names, place in ordered:
-        s = chosen[call.identity]
-        assert s.kernel.schedule is not None
-        tensors = [t.replace(name=names.get(t.name, f"{t.name}{place}")) for t in (*call.reads, call.output)]
-        kernels.append(loop_to_tile.called(s.kernel, f"{s.kernel.schedule.form}_{s.identity}", tensors[:-1], tensors[-1]))
-        scheduled.setdefault(kernels[-1].name, s._replace(kernel=kernels[-1]))
-    return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled, extracted)
+    best: list[tuple[float, tuple[Extracted, ...]]] = [(0.0, ())]
+    wanted = count if count == 1 else 2 * count     # different tensors may be kept by equal kernels
+    for stretch, region in zip(stretches, regions, strict=True):
+        found = rows.extract(region, wanted)
+        sums = ((total + len(stretch.uses) * seconds, (*picked, one)) for total, picked in best for seconds, one in found)
+        best = sorted(sums, key=lambda pair: pair[0])[:wanted]
+    made: dict[tuple[str, ...], Alternative] = {}
+    for seconds, picked in best:
+        kernels = tuple(sorted(call.identity for one in picked for call in one.calls))
+        if kernels not in made and len(made) < count:
+            made[kernels] = Alternative(seconds, rows.together(program, stretches, picked, pins))
+    return tuple(made.values())
 
 
 class Rows:
@@ -101,11 +115,32 @@ class Rows:
         self.gpu = hardware.for_target(target)
         self.found: dict[str, Scheduled] = {}
 
-    def extract(self, region: Region) -> Extracted:
-        """The kernels of a region."""
+    def extract(self, region: Region, count: int) -> list[tuple[float, Extracted]]:
+        """The best ways to compute a region, each with its weight, cheapest first."""
         outlined = outline(region)
-        solution = partition.search(problem(outlined, self.gpu), lambda kernel: self.found[self.call(outlined, kernel).identity].seconds)
-        return Extracted(outlined, solution.kernels, tuple(self.call(outlined, kernel) for kernel in solution.kernels))
+        found = partition.ranked(problem(outlined, self.gpu), self.price(outlined), count)
+        return [(s.seconds, Extracted(outlined, s.kernels, tuple(self.call(outlined, kernel) for kernel in s.kernels))) for s in found]
+
+    def price(self, outlined: Outlined) -> Callable[[partition.Kernel], float]:
+        """The predicted seconds of a kernel of a region."""
+        return lambda kernel: self.found[self.call(outlined, kernel).identity].seconds
+
+    def together(self, program: loop.Program, stretches: Sequence[Stretch], picked: tuple[Extracted, ...], pins: str) -> Choice:
+        """The program of what was picked for each stretch, in the order of its uses."""
+        uses = {use.place: (use.names, one.calls) for stretch, one in zip(stretches, picked, strict=True) for use in stretch.uses}
+        ordered = [(call, names, f"_{place}" if len(uses) > 1 else "") for place, (names, calls) in sorted(uses.items()) for call in calls]
+        chosen = {call.identity: self.found[call.identity] for call, _, _ in ordered}
+        if pins:
+            chosen = self.pinned(chosen, pins)
+        kernels: list[tile.Kernel] = []
+        scheduled: dict[str, Scheduled] = {}
+        for call, names, place in ordered:
+            s = chosen[call.identity]
+            assert s.kernel.schedule is not None
+            tensors = [t.replace(name=names.get(t.name, f"{t.name}{place}")) for t in (*call.reads, call.output)]
+            kernels.append(loop_to_tile.called(s.kernel, f"{s.kernel.schedule.form}_{s.identity}", tensors[:-1], tensors[-1]))
+            scheduled.setdefault(kernels[-1].name, s._replace(kernel=kernels[-1]))
+        return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled, picked)
 
     def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
         """A kernel of a region as a call of what `found` then has by its identity."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import extract
 from extract import Choice, Graph, Node, exact, greedy_dag, tree
 
-EXTRACTORS = {"tree": tree.extract, "greedy": greedy_dag.extract, "exact": lambda graph: exact.extract(graph)[0], "best": extract.best}
+EXTRACTORS = {"tree": tree.extract, "greedy": greedy_dag.extract, "exact": lambda graph: exact.extract(graph).choice, "best": extract.best}
 
 
 @st.composite
@@ -52,7 +52,9 @@ def check(graph: Graph, whole: bool) -> None:
     assert extract.tree_cost(graph, found["tree"]) == pytest.approx(least_tree, rel=tolerance, abs=tolerance)
     assert extract.dag_cost(graph, found["exact"]) == pytest.approx(least_dag, rel=tolerance, abs=tolerance)
     assert extract.dag_cost(graph, found["best"]) == extract.dag_cost(graph, found["exact"])
-    assert exact.extract(graph)[1], "a graph this small is solved within the budget"
+    assert exact.extract(graph).proven, "a graph this small is solved within the budget"
+    hurried = exact.extract(graph, budget=0.0)
+    assert hurried.bound <= least_dag * (1 + tolerance) and hurried.cost >= least_dag * (1 - tolerance)
 
 
 @given(graphs())
@@ -128,9 +130,9 @@ def test_a_hint_may_use_what_exact_leaves_out() -> None:
     dominated = Node("f", (1, 2), 1e-300, "a")
     graph = Graph({0: (dominated, Node("f", (1,), 1e-300, "b")), 1: (leaf("x", 1e-300),), 2: (leaf("free", 0.0),)}, (0,))
     assert tree.extract(graph)[0] is dominated
-    choice, proven = exact.extract(graph, tree.extract(graph))
-    assert proven
-    assert extract.dag_cost(graph, choice) == 2e-300
+    found = exact.extract(graph, tree.extract(graph))
+    assert found.proven
+    assert extract.dag_cost(graph, found.choice) == found.cost == found.bound == 2e-300
 
 
 def test_one_node_object_may_serve_two_classes() -> None:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.partition import Kernel, Member, Problem, search
+from extract import columns
+from extract.descent import Descent
+from extract.kernels import Kernels
+from extract.partition import Kernel, Member, Problem, Solution, ranked, search
+from tests.extract import problems
+
+Search = Callable[[Problem, Callable[[Kernel], float]], Solution]
+
+
+def descend(problem: Problem, price: Callable[[Kernel], float]) -> Solution:
+    """What `search` does with more tensors than it searches exhaustively."""
+    return Descent(Kernels(problem, price)).ranked((frozenset(problem.named), frozenset(problem.outputs)))[0]
+
+
+both = pytest.mark.parametrize("search", [search, descend])
+graphs = st.builds(problems.problem, st.integers(0, 2**32), st.integers(1, 8))
+few = st.builds(problems.problem, st.integers(0, 2**32), st.integers(1, 5))
 
 
 def chain(work: list[float], traffic: float, launch: float, reuse: float = 1.0) -> Problem:
@@ -39,8 +57,9 @@ def total(problem: Problem, kernels: tuple[Kernel, ...]) -> float:
     return seconds
 
 
+@both
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 5), st.integers(0, 5))
-def test_a_chain_is_cut_where_brute_force_cuts_it(work: list[int], traffic: int, launch: int) -> None:
+def test_a_chain_is_cut_where_brute_force_cuts_it(search: Search, work: list[int], traffic: int, launch: int) -> None:
     problem = chain([float(w) for w in work], float(traffic), float(launch))
     found = search(problem, lambda k: k.floor)
     assert abs(found.seconds - total(problem, found.kernels)) < 1e-9
@@ -55,7 +74,8 @@ def test_a_chain_is_cut_where_brute_force_cuts_it(work: list[int], traffic: int,
     assert abs(found.seconds - min(map(cost, every))) < 1e-9
 
 
-def test_kernels_come_in_launch_order_and_read_what_was_written() -> None:
+@both
+def test_kernels_come_in_launch_order_and_read_what_was_written(search: Search) -> None:
     found = search(chain([50.0, 50.0, 50.0], 1.0, 0.5), lambda k: k.floor)
     written: set[str] = set()
     for k in found.kernels:
@@ -85,16 +105,91 @@ def diamond(solid: bool) -> Problem:
     )
 
 
-def test_a_shared_value_is_paid_once() -> None:
+@both
+def test_a_shared_value_is_paid_once(search: Search) -> None:
     for solid in (False, True):
         found = search(diamond(solid), lambda k: k.floor)
         (kernel,) = found.kernels
         assert kernel.reads == frozenset() and found.seconds == 45.0  # t, f, g, add and one launch
 
 
-def test_rent_discourages_intermediates() -> None:
+@both
+def test_rent_discourages_intermediates(search: Search) -> None:
     problem = chain([10.0, 10.0], 1.0, 0.0)
     balanced = search(problem, lambda k: k.floor + (15.0 if len(k.body) > 2 else 0.0))
     assert [k.writes for k in balanced.kernels] == ["t0", "out"]
     rented = search(problem._replace(rent=(100.0, 0.0)), lambda k: k.floor + (15.0 if len(k.body) > 2 else 0.0))
     assert [k.writes for k in rented.kernels] == ["out"]
+
+
+# -- all graphs of up to eight tensors ------------------------------------------------------------------------------
+def written_in_order(problem: Problem, found: Solution) -> bool:
+    """Whether each kernel reads what was written before it, and all of it is read or an output."""
+    before: set[str] = set()
+    for k in found.kernels:
+        if not k.reads <= before or k.writes in before:
+            return False
+        before.add(k.writes)
+    return before == set(problem.outputs).union(*(k.reads for k in found.kernels)) >= set(problem.outputs)
+
+
+@pytest.mark.parametrize("price", [problems.scheduled, lambda k: k.floor], ids=["scheduled", "floor"])
+@given(problem=graphs)
+def test_partition_is_the_best_over_all_kept_sets_and_orders(problem: Problem, price: Callable[[Kernel], float]) -> None:
+    found = search(problem, price)
+    assert written_in_order(problem, found)
+    assert found.seconds == pytest.approx(min(problems.over_kernels(problem, price).values()), rel=1e-9)
+
+
+@given(few)
+def test_partition_is_the_best_over_all_bodies(problem: Problem) -> None:
+    found = search(problem, problems.added(problem))
+    assert found.seconds == pytest.approx(min(problems.over_bodies(problem).values()), rel=1e-9)
+
+
+@given(graphs)
+def test_the_best_partitions_come_in_order(problem: Problem) -> None:
+    found = ranked(problem, problems.scheduled, 5)
+    best = sorted(problems.over_kernels(problem, problems.scheduled).values())[:5]
+    assert [s.seconds for s in found] == pytest.approx(best, rel=1e-9)
+    assert len({s.kept for s in found}) == len(found) and all(written_in_order(problem, s) for s in found)
+    assert found[0] == search(problem, problems.scheduled)
+
+
+@settings(max_examples=30)
+@given(graphs)
+def test_descent_meets_partitions_that_hold_and_are_no_better_than_the_best(problem: Problem) -> None:
+    price = problems.added(problem)
+    starts = frozenset(problem.named), frozenset(problem.outputs)
+    found = Descent(Kernels(problem, price), 4).ranked(starts)
+    assert found[0] == descend(problem, price), "what else is wanted does not change the best"
+    assert [s.seconds for s in found[1:]] == sorted(s.seconds for s in found[1:])
+    assert len({s.kept for s in found}) == len(found) and all(written_in_order(problem, s) for s in found)
+    assert min(s.seconds for s in found) >= search(problem, price).seconds * (1 - 1e-9)
+
+
+@settings(max_examples=40)
+@given(graphs)
+def test_kernels_as_columns_prove_the_best_partition(problem: Problem) -> None:
+    price = problems.added(problem)
+    kernels = Kernels(problem, price, thorough=True)
+    columns.widen(kernels, float("inf"), 10**6)
+    found = columns.solve(kernels, descend(problem, price), 60.0)
+    assert found.proven and found.bound == found.solution.seconds == pytest.approx(search(problem, price).seconds, rel=1e-9)
+    assert written_in_order(problem, found.solution)
+
+
+def test_what_cannot_be_computed_is_named() -> None:
+    problem = chain([1.0], 1.0, 1.0)._replace(inputs=frozenset())
+    with pytest.raises(ValueError, match="no kernels compute out"):
+        search(problem, lambda k: k.floor)
+
+
+def test_kernels_are_priced_only_where_that_decides() -> None:
+    problem, priced = problems.problem(3, 8), list[Kernel]()
+    search(problem, lambda k: priced.append(k) or k.floor)
+    everything = Kernels(problem, lambda k: k.floor, thorough=True)
+    for written in problems.subsets(problem):
+        for w in problem.home.keys() - written:
+            everything.kernel(w, written)
+    assert 0 < len(priced) < len({(k.writes, k.body) for k in everything.found.values() if k}) / 4

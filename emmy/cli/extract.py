@@ -1,0 +1,72 @@
+"""`emmy extract`: the best programs that extraction weighs, of which `emmy compile` takes the first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from emmy.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from emmy.ir.tile_ir import Kernel
+    from emmy.tune.choose import Alternative, Choice
+
+Top = Annotated[int, typer.Option(min=1, help="How many programs to list, the cheapest first.")]
+
+
+def command(file: options.File = None, snippet: options.Snippet = None, top: Top = 5, target: options.Target = None,
+            math: options.Math = "fast", rules: options.Rules = None, json: options.Json = None) -> None:
+    """List the best programs that compute the same, and what each of their kernels is predicted to take.
+
+    Programs differ by the tensors they keep in memory, or by kernels.  They are ranked by predicted time and the room and launches that
+    kept tensors cost besides.  Of a program that may keep up to twelve tensors these are the best there are; of others, the best that
+    the search met.
+    """
+    program = options.program(snippet, file, target, math, "", rules)
+    from emmy.tune.choose import alternatives
+
+    found = alternatives(program.loop, program.stretches, program.regions, program.target, program.math, top, extra=program.rules["tile"])
+    out = options.console(stderr=json is not None and str(json) == "-")
+    for n, alternative in enumerate(found, 1):
+        kernels, weighed = alternative.choice.program.kernels, alternative.seconds * 1e6
+        out.print(f"{n}. {options.kernels(kernels)}, predicted {predicted(alternative.choice):.2f} µs, weighed {weighed:.2f} µs",
+                  markup=False, soft_wrap=True)
+        out.print(table(alternative.choice))
+    if json is not None:
+        options.write_json(json, {"programs": [fields(alternative) for alternative in found]})
+
+
+def predicted(choice: Choice) -> float:
+    """Microseconds of all launches."""
+    return sum(choice.scheduled[k.name].seconds for k in choice.program.kernels) * 1e6
+
+
+def table(choice: Choice) -> Table:
+    """The kernels of a program in launch order."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False)
+    for column in ("kernel", "identity", "row", "writes"):
+        shown.add_column(column, overflow="fold")
+    shown.add_column("predicted", justify="right")
+    for k in choice.program.kernels:
+        said = of_kernel(choice, k)
+        shown.add_row(said["kernel"], said["identity"], said["row"], said["writes"], f"{said['predicted_us']:.2f} µs")
+    return shown
+
+
+def of_kernel(choice: Choice, kernel: Kernel) -> dict[str, Any]:
+    """A kernel as JSON says it."""
+    scheduled = choice.scheduled[kernel.name]
+    return {"kernel": kernel.name, "identity": scheduled.identity, "row": str(kernel.schedule.row) if kernel.schedule else "",
+            "reads": [t.name for t in kernel.tensors], "writes": kernel.output.name, "predicted_us": scheduled.seconds * 1e6}
+
+
+def fields(alternative: Alternative) -> dict[str, Any]:
+    """A program as JSON says it."""
+    choice = alternative.choice
+    return {"predicted_us": predicted(choice), "weighed_us": alternative.seconds * 1e6,
+            "kernels": [of_kernel(choice, k) for k in choice.program.kernels]}

@@ -1,0 +1,80 @@
+"""The nouns of partition: a program's values and how each can be computed, a kernel, a solution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Member(NamedTuple):
+    """One way to compute a class.
+
+    `parts` are the costs it adds, each by a key under which it is paid once a kernel: (key, seconds, "memory" | "work").
+    `tensor` is what it loads if it is a load; `spelling` orders equal members.
+    """
+
+    spelling: str
+    kids: tuple[int, ...]
+    parts: tuple[tuple[str, float, str], ...]
+    tensor: str = ""
+
+
+class Problem(NamedTuple):
+    """`home`: the class a tensor's kernel computes; `traffic`: seconds to write a tensor; `named`: tensors of the program;
+    `outputs`: those that must be kept; `inputs`: those that always can be read; `solid`: those that cost more to compute again than to
+    read; `launch`: seconds a kernel costs at least; `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds,
+    times its traffic): one launch more for the host, and the room it takes from other data in caches and memory."""
+
+    members: dict[int, tuple[Member, ...]]
+    home: dict[str, int]
+    traffic: dict[str, float]
+    named: tuple[str, ...]
+    outputs: tuple[str, ...]
+    inputs: frozenset[str]
+    solid: frozenset[str]
+    launch: float
+    rent: tuple[float, float] = (0.0, 0.0)
+
+
+Key = tuple[str, tuple[tuple[int, Member], ...]]
+"""What a kernel writes and its body."""
+
+
+class Kernel(NamedTuple):
+    """A kernel that writes one tensor: its body (one member a class, from the root down), what it reads, its least seconds."""
+
+    writes: str
+    root: int
+    body: tuple[tuple[int, Member], ...]
+    reads: frozenset[str]
+    floor: float
+
+    @property
+    def key(self) -> Key:
+        return self.writes, self.body
+
+
+class Solution(NamedTuple):
+    """Kernels in launch order and the seconds they are priced at."""
+
+    seconds: float
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The tensors that it writes."""
+        return frozenset(k.writes for k in self.kernels)
+
+
+def launches(problem: Problem, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Kernels in launch order: the outputs in theirs, each after what it reads by name."""
+    writer = {k.writes: k for k in kernels}
+    order: dict[str, Kernel] = {}
+    stack = [(o, False) for o in reversed(problem.outputs)]
+    while stack:
+        w, ready = stack.pop()
+        if ready:
+            order.setdefault(w, writer[w])
+        elif w not in order:
+            stack += [(w, True), *((r, False) for r in sorted(writer[w].reads, reverse=True))]
+    return tuple(order.values())
