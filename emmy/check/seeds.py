@@ -1,0 +1,444 @@
+"""Programs on which a rule fires, made from its premises.
+
+A pattern is instantiated outside in: constructors as they stand, variables as small random terms of their sort and type, operators from
+the facts that a premise names or the operators there are, axes among a few with small extents.  A premise on a fact that other rules
+derive is replaced by the premises of one of them.  Side conditions are left to chance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from emmy.check.book import Book
+from emmy.check.court import Tensor
+from emmy.check.pattern import Call, Form, Lit, Term, Var, calls, substitute, variables
+from emmy.egraph.rulefile import Rule
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.operators import MONOIDS, OPERATORS
+
+AXES = 4
+BOUND = range(6, 8)     # axes that templates bind, which points do not mention: substitution captures nothing
+FRESH = 8               # the first axis that no seed has
+AXIS = {("Axis", 0), ("Reduce", 1), ("Scan", 1), ("Pivot", 1), ("Channel", 1), ("Replace", 1), ("PointReplace", 1), ("IndexReplace", 1),
+        ("BodyReduce", 1), ("BodyScan", 1), ("Extent", 0)}
+DEEPEST = 2
+CONSTANTS = (1.0, 2.0, 0.0, -0.0, -1.5, float("inf"), float("nan"))
+Interval = tuple[int, int]
+Choose = Callable[[Sequence[Any]], Any]
+
+
+class Mismatch(Exception):
+    """A choice that does not fit the others."""
+
+
+class World(NamedTuple):
+    """What several seeds share: the extents of axes, and tensors."""
+
+    extents: dict[int, int]
+    inputs: dict[str, Tensor]
+    definitions: dict[str, Tensor]
+    bodies: dict[str, Term]
+
+    def text(self) -> str:
+        """The facts of it."""
+        lines = [f"(set (Extent {a}) {n})" for a, n in self.extents.items()]
+        lines += [f'(set (Stored "{name}") "{t.element.compute}")' for name, t in (*self.inputs.items(), *self.definitions.items())]
+        lines += [f'(set (Definition "{name}") {body})' for name, body in self.bodies.items()]
+        return "\n".join((*lines, f"(set (FirstFreshAxis) {FRESH})"))
+
+
+def world(choose: Choose, empty: bool = False) -> World:
+    """Axes and no tensors.  `empty`: an axis may have no point."""
+    return World({a: choose((2, 3, 4, 3, 1, *([0] if empty else []))) for a in (*range(AXES), *BOUND)}, {}, {}, {})
+
+
+class Seed(NamedTuple):
+    """Terms on which a rule may fire, and the rules that derive the facts of its premises."""
+
+    roots: tuple[Term, ...]
+    through: tuple[Rule, ...]
+
+
+class Maker:
+    """Makes seeds in a world by choices among finite options, the simplest first."""
+
+    def __init__(self, book: Book, world: World, choose: Choose, kinds: Sequence[str], through: str = ""):
+        self.book, self.world, self.choose, self.kinds, self.through = book, world, choose, kinds, through
+        self.env: dict[str, Term] = {}
+        self.defined: dict[str, list[Call]] = {}
+        self.params: list[Interval] | None = None       # of the template at hand, if one is being made
+        self.bound: list[int] = []                      # axes that it has bound
+        self.pool: dict[DType, list[Term]] = {}
+        self.fresh = count()
+        self.used: list[Rule] = []
+
+    def seed(self, form: Form) -> Seed:
+        """A seed for a rule of this form; Mismatch where the choices did not fit."""
+        self.env, self.defined, self.params, self.bound, self.used = {}, {}, None, [], []
+        premises = self.unfolded(form.premises)
+        for p in premises:
+            if self.book.relations.get(p.name):
+                self.bind(p.args, self.choose(self.book.relations[p.name]))
+        for p in premises:
+            match p:
+                case Call("=", (Var(x), Lit() as value)) | Call("=", (Lit() as value, Var(x))): self.bind((Var(x),), (value,))
+                case Call("=", (Var(x), Call(name) as made)) | Call("=", (Call(name) as made, Var(x))) if self.book.constructs(name):
+                    self.defined.setdefault(x, []).append(made)
+        types = {d for p in premises for c in calls(p) if c.name == "Const" for d in (self.known(c.args[0]),) if isinstance(d, Lit)}
+        main = dt.named(str(self.choose(sorted(types)).value)) if types else self.choose((dt.f64, dt.f32, dt.f32, dt.f64, dt.i64, dt.bool_, dt.i32))
+        roots = []
+        for x in variables(*premises):
+            sort = self.book.sort(Var(x), premises)
+            if sort in ("Value", "Index", "Point"):
+                roots += [self.term(sort, Var(x), main), *(self.term(sort, d, main) for d in self.defined.get(x, ())[1:])]
+        for p in premises:
+            roots += [self.term(self.book.signature[c.name][1], c, main) for c in p.args if p.name == "=" and isinstance(c, Call)
+                      and self.book.constructs(c.name) and not any(isinstance(a, Var) for a in p.args)]
+        return Seed(tuple(dict.fromkeys(roots)), tuple(self.used))
+
+    def unfolded(self, premises: Sequence[Call], depth: int = 0) -> list[Call]:
+        """The premises, with those of a rule that derives it for each fact that no file states."""
+        found: list[Call] = []
+        for p in premises:
+            options = [(r, f) for r, f in self.book.derivers.get(p.name, ()) if r.kind in self.kinds] if p.name in self.book.relations else []
+            if forced := [o for o in options if o[0].name == self.through]:
+                options = forced
+            if not options or self.book.relations.get(p.name) or depth > 4:
+                found.append(p)
+                continue
+            rule, fact = self.choose(options)
+            self.used.append(rule)
+            form, mark = self.book.forms[rule.name], next(self.fresh)
+            values: dict[str, Term] = {}
+            further: list[Call] = []
+            for there, here in zip(fact.args, p.args, strict=True):
+                if isinstance(there, Var) and there.name not in values:
+                    values[there.name] = here
+                elif isinstance(there, Lit) and isinstance(here, Lit) and there != here:
+                    raise Mismatch
+                elif isinstance(there, Var | Lit):
+                    further.append(Call("=", (here, substitute(there, values))))
+            values |= {x: Var(f"{x}.{mark}") for x in variables(*form.premises) if x not in values}
+            inner = [substitute(q, values) for q in form.premises]
+            found += [*further, *self.unfolded([q for q in inner if isinstance(q, Call)], depth + 1)]
+        return found
+
+    def known(self, term: Term) -> Term:
+        return self.env.get(term.name, term) if isinstance(term, Var) else term
+
+    def bind(self, terms: Sequence[Term], values: Sequence[Term | None]) -> None:
+        """Let variables be these values."""
+        for t, value in zip(terms, values, strict=True):
+            if value is not None and self.known(t) != value:
+                if not isinstance(self.known(t), Var):
+                    raise Mismatch
+                self.env[t.name] = value        # type: ignore[union-attr]
+
+    # -- terms of each sort
+    def term(self, sort: str, t: Term, main: DType) -> Term:
+        match sort:
+            case "Value": return self.value(t, self.typed(t, main))
+            case "Index": return self.index(t)
+        return self.point(t)
+
+    def typed(self, t: Term, main: DType) -> DType:
+        """The type of a root: what its pattern asks for, else the main one."""
+        t = self.known(t)
+        if isinstance(t, Var) and t.name in self.defined:
+            return self.typed(self.defined[t.name][0], main)
+        match t:
+            case Call("Cast" | "Round" | "BodyCast" | "BodyRound", (d, _)) if isinstance(self.known(d), Lit): return dt.named(str(self.known(d).value)).compute   # type: ignore[union-attr]
+            case Call("IndexValue" | "BodyIndex", _): return dt.i64
+            case Call("At" | "Replace", (x, *_)): return self.typed(x, main)
+            case Call("Binary" | "Unary" | "BodyBinary" | "BodyUnary", (op, *_)) if isinstance(op := self.known(op), Lit) and OPERATORS[str(op.value)].result == "bool":
+                return dt.bool_
+            case Call() if not variables(t): return self.dtype(t)
+        return main
+
+    def text(self, t: Term, options: Sequence[str]) -> str:
+        """A string: the one that stands there, or one of these."""
+        t = self.known(t)
+        if isinstance(t, Var):
+            self.env[t.name] = t = Lit(self.choose(options))
+        if not isinstance(t, Lit) or t.value not in options:
+            raise Mismatch
+        return str(t.value)
+
+    def number(self, t: Term, options: Sequence[int]) -> Lit:
+        t = self.known(t)
+        if isinstance(t, Var):
+            self.env[t.name] = t = Lit(self.choose(options))
+        if not isinstance(t, Lit) or not isinstance(t.value, int):
+            raise Mismatch
+        return t
+
+    def axis(self, t: Term) -> Lit:
+        return self.number(t, range(AXES) if self.params is None else BOUND)
+
+    def index(self, t: Term, depth: int = 0) -> Term:
+        """An index term; within a template it may have parameters."""
+        match t:
+            case Var(x) if x in self.env: made = self.env[x]
+            case Var(x) if x in self.defined: made = self.env[x] = self.index(self.defined[x][0], depth)
+            case Var(x): made = self.env[x] = self.index(self.some_index(depth), depth)
+            case Call("Axis", (a,)): made = Call("Axis", (self.axis(a),))
+            case Call("Parameter", (k,)):
+                made = Call("Parameter", (self.number(k, range(len(self.params or ())) or (0,)),))
+            case Call("IndexConst", (n,)): made = Call("IndexConst", (self.number(n, (0, 1, 2, -1, 5)),))
+            case Call("IndexAdd", (x, y)): made = Call("IndexAdd", (self.index(x, depth + 1), self.index(y, depth + 1)))
+            case Call("IndexMul", (x, n)): made = Call("IndexMul", (self.index(x, depth + 1), self.number(n, (2, 1, 3, 4, 6, 0, -1, -2))))
+            case Call("IndexDiv" | "IndexMod" as name, (x, n)): made = Call(name, (self.index(x, depth + 1), self.number(n, (2, 1, 3, 4, 6))))
+            case Call("IndexOfValue", (v,)): made = Call("IndexOfValue", (self.value(v, dt.i64, whole=True),))
+            case Call("IndexOfBody", (v,)): made = Call("IndexOfBody", (self.value(v, dt.i64, whole=True),))
+            case Call("IndexReplace", (x, a, i)): made = Call("IndexReplace", (self.index(x, depth + 1), *self.replacement(a, i)))
+            case Call("Nth", (p, k)):
+                at = self.point(p)
+                made = Call("Nth", (at, self.number(k, range(len(coordinates(at))) or (0,))))
+            case Call("IndexAt", (x, p)):
+                at = self.point(p)
+                with self.template(self.intervals(at)):
+                    made = Call("IndexAt", (self.index(x, depth + 1), at))
+            case _: raise Mismatch
+        return made
+
+    def some_index(self, depth: int) -> Call:
+        """A random index pattern."""
+        a, b, n = (Var(f"_{next(self.fresh)}") for _ in range(3))
+        deep = [Call("IndexConst", (n,)), Call("IndexAdd", (a, b)), Call("IndexMul", (a, n)), Call("IndexDiv", (a, n)), Call("IndexMod", (a, n))]
+        bound = [Call("Axis", (Lit(k),)) for k in self.bound]
+        leaves = [Call("Axis", (n,))] if self.params is None else [*([Call("Parameter", (n,))] * bool(self.params)), *bound] or deep[:1]
+        made: Call = self.choose([*leaves * 4, *(deep if depth < DEEPEST else deep[:1])])
+        return made
+
+    def replacement(self, a: Term, i: Term) -> tuple[Term, Term]:
+        """An axis, and an index of fresh axes that stays below its extent."""
+        axis = self.axis(a)
+        index = self.index(i if not isinstance(self.known(i), Var) or self.known(i).name in self.defined else self.bound_new(i))    # type: ignore[union-attr]
+        low, high = self.interval(index)
+        if low < 0 or high >= self.world.extents[int(axis.value)]:
+            raise Mismatch
+        return axis, index
+
+    def bound_new(self, i: Term) -> Term:
+        """An index over axes that no other term has."""
+        assert isinstance(i, Var)
+        a = AXES + self.choose((0, 1))
+        self.world.extents.setdefault(a, self.choose((2, 1, 3)))
+        made = self.env[i.name] = self.choose((Call("Axis", (Lit(a),)), Call("IndexConst", (Lit(0),)), Call("IndexConst", (Lit(1),))))
+        return made
+
+    def point(self, t: Term) -> Term:
+        """A point: coordinates that are nowhere negative."""
+        match t:
+            case Var(x) if x in self.env: return self.env[x]
+            case Var(x) if x in self.defined:
+                done = self.env[x] = self.point(self.defined[x][0])
+                return done
+            case Var(x):
+                axes = self.choose(((0,), (0, 1), (1,), (1, 2), (), (2, 0), (3,), (0, 1, 2)))
+                made = Call("End", ())
+                for a in reversed(axes):
+                    plain = Call("Axis", (Lit(a),)) if self.params is None else None
+                    made = Call("Coordinate", (self.choose((plain, plain, plain, None)) or self.index(Var(f"_{next(self.fresh)}"), 1), made))
+                self.env[x] = made
+            case Call("Coordinate", (x, rest)): made = Call("Coordinate", (self.index(x, 1), self.point(rest)))
+            case Call("PointAt", (p, q)):
+                at = self.point(q)
+                with self.template(self.intervals(at)):
+                    return Call("PointAt", (self.point(p), at))
+            case Call("PointReplace", (p, a, i)): return Call("PointReplace", (self.point(p), *self.replacement(a, i)))
+            case Call("End") as done: return done
+            case _: raise Mismatch
+        if any(low < 0 for low, _ in self.intervals(made)):
+            raise Mismatch
+        return made
+
+    def value(self, t: Term, dtype: DType, depth: int = 0, whole: bool = False) -> Term:
+        """A value of a type, or within a template a body.  `whole`: one that may be an index."""
+        match t:
+            case Var(x) if x in self.env: made = self.env[x]
+            case Var(x) if x in self.defined:
+                made = self.env[x] = self.value(self.defined[x][0], dtype, depth, whole)
+            case Var(x):
+                alike = self.pool.get(dtype, []) if self.params is None and not whole else []
+                reused = self.choose((False, False, bool(alike)))
+                made = self.env[x] = self.choose(alike) if reused else self.value(self.some_value(dtype, depth, whole), dtype, depth, whole)
+            case Call() as pattern: made = self.made(pattern, dtype, depth + 1, whole)
+            case _: raise Mismatch
+        if self.dtype(made) is not dtype:
+            raise Mismatch
+        if self.params is None:
+            self.pool.setdefault(dtype, []).append(made)
+        return made
+
+    def some_value(self, dtype: DType, depth: int, whole: bool) -> Call:
+        """A random pattern of a value."""
+        x, y, p, op = (Var(f"_{next(self.fresh)}") for _ in range(4))
+        prefix = "Body" if self.params is not None else ""
+        load = Call(f"{prefix}Input", (op, p))
+        if whole or depth > DEEPEST:
+            return load
+        constant = Call(f"{prefix}Const", (Lit(str(dtype)), Var(f"_{next(self.fresh)}")))
+        deep = [Call(f"{prefix}Unary", (op, x)), Call(f"{prefix}Binary", (op, x, y))]
+        deep += [Call(f"{prefix}Reduce", (op, p, x))] if dtype.kind != "bool" else []
+        made: Call = self.choose([load, load, load, load, load, constant, *deep])
+        return made
+
+    def made(self, pattern: Call, dtype: DType, depth: int, whole: bool) -> Term:
+        """A value of this pattern."""
+        name, args = pattern.name.removeprefix("Body"), pattern.args
+        if pattern.name.startswith("Body") != (self.params is not None) and name not in ("At",):
+            raise Mismatch
+
+        def call(*operands: Term) -> Call:
+            return Call(pattern.name, operands)
+
+        match name:
+            case "Input" | "Tensor":
+                at = self.point(args[1])
+                return call(Lit(self.tensor(name, args[0], self.intervals(at), dtype, whole)), at)
+            case "Const":
+                element = self.text(args[0], (str(dtype),))
+                bits = [dt.bits(dtype, v) for v in (CONSTANTS if dtype.kind == "float" else (0, 1) if dtype is dt.bool_ else (0, 1, 2, 5))]
+                return call(Lit(element), self.number(args[1], [b - (1 << 64) if b >> 63 else b for b in bits]))
+            case "IndexValue" | "Index": return call(self.index(args[0]))
+            case "Unary" | "Binary" | "Ternary":
+                op = self.text(args[0], [o.name for o in OPERATORS.values() if o.arity == len(args) - 1 and self.gives(o.name, dtype)])
+                operand = dtype if OPERATORS[op].result != "bool" else self.choose([d for d in (dt.f32, dt.i64, dt.f64)
+                                                                                    if d.kind in OPERATORS[op].kinds] or [dt.bool_])
+                types = [dt.bool_, dtype, dtype] if op == "select" else [operand] * (len(args) - 1)
+                return call(Lit(op), *(self.value(a, d, depth) for a, d in zip(args[1:], types, strict=True)))
+            case "Cast":
+                element = self.text(args[0], [d.name for d in dt.DTYPES.values() if d.compute is dtype])
+                source = dtype if dtype.kind == "float" else self.choose((dtype, dt.f32, dt.i64))
+                return call(Lit(element), self.value(args[1], self.choose((source, source, dt.i64)), depth))
+            case "Round": return call(Lit(self.text(args[0], ("bf16", "f16"))), self.value(args[1], dtype, depth))
+            case "Reduce" | "Scan":
+                monoid = self.text(args[0], [m for m, own in MONOIDS.items() if dtype.kind in OPERATORS[own.operator].kinds])
+                axis = self.axis(args[1])
+                at = [self.end(args[2], axis)] if name == "Scan" else []
+                self.bound.append(int(axis.value))
+                try:
+                    return call(Lit(monoid), axis, *at, self.value(args[-1], dtype, depth))
+                finally:
+                    self.bound.pop()
+            case "Pivot" | "Channel":
+                if dtype.kind != "float":
+                    raise Mismatch
+                return call(Lit(self.text(args[0], ("softmax",))), self.axis(args[1]), *(self.value(x, dtype, depth) for x in args[2:]))
+            case "Sum":
+                op = self.text(args[0], [o for o in ("add", "mul") if self.gives(o, dtype)])
+                return call(Lit(op), self.values(args[1], dtype, depth))
+            case "At":
+                at = self.point(args[1])
+                with self.template(self.intervals(at)):
+                    return call(self.value(args[0], dtype, depth), at)
+            case "Replace": return call(self.value(args[0], dtype, depth), *self.replacement(args[1], args[2]))
+        raise Mismatch
+
+    def values(self, t: Term, dtype: DType, depth: int) -> Term:
+        """A multiset of two or three values."""
+        match self.known(t):
+            case Call("multiset-of", xs): return Call("multiset-of", tuple(self.value(x, dtype, depth) for x in xs))
+            case Var(name):
+                xs = tuple(Var(f"_{next(self.fresh)}") for _ in range(self.choose((2, 3))))
+                made = self.env[name] = Call("multiset-of", tuple(self.value(x, dtype, depth) for x in xs))
+                return made
+        raise Mismatch
+
+    def gives(self, op: str, dtype: DType) -> bool:
+        """Whether an operator can have a result of a type."""
+        o = OPERATORS[op]
+        return dtype is dt.bool_ if o.result == "bool" else dtype.kind in o.kinds
+
+    def end(self, t: Term, axis: Lit) -> Term:
+        """The point a scan stops at: below its axis's extent."""
+        plain = Call("Axis", (axis,)) if self.params is None else self.some_index(DEEPEST)
+        at = self.index(t if not isinstance(self.known(t), Var) else plain)
+        if isinstance(t, Var):
+            self.env[t.name] = at
+        low, high = self.interval(at)
+        if low < 0 or high >= self.world.extents[int(axis.value)]:
+            raise Mismatch
+        return at
+
+    # -- tensors and ranges
+    def tensor(self, kind: str, name: Term, at: Sequence[Interval], dtype: DType, whole: bool) -> str:
+        """A tensor that may be read within these ranges: one of the world's, or a new one."""
+        known, least = (self.world.inputs if kind == "Input" else self.world.definitions), tuple(high + 1 for _, high in at)
+        alike = [n for n, t in known.items() if t.element.compute is dtype and len(t.dims) == len(at) and not (whole and t.below is None)
+                 and all(have >= want for have, want in zip(t.dims, least, strict=True))]
+        if isinstance(done := self.known(name), Lit):
+            if done.value not in alike:
+                raise Mismatch
+            return str(done.value)
+        if not alike or self.choose((True, False)):
+            label = f"{'x' if kind == 'Input' else 't'}{len(known)}"
+            element = self.choose((dtype, dtype, dtype, *((dt.bf16, dt.f16) if dtype is dt.f32 and kind == "Input" else ())))
+            if kind == "Tensor":
+                with self.template([(0, n - 1) for n in least]):
+                    self.world.bodies[label] = self.value(Var(f"_{next(self.fresh)}"), dtype, 1)
+            known[label] = Tensor(element, least, self.choose((2, 3)) if whole else None)
+            alike = [label]
+        chosen: str = self.choose(alike)
+        if isinstance(name, Var):
+            self.env[name.name] = Lit(chosen)
+        return chosen
+
+    @contextlib.contextmanager
+    def template(self, params: list[Interval]) -> Iterator[None]:
+        """Make bodies, over parameters in these ranges, for a while."""
+        outer = self.params, self.bound
+        self.params, self.bound = params, []
+        try:
+            yield
+        finally:
+            self.params, self.bound = outer
+
+    def intervals(self, at: Term) -> list[Interval]:
+        """The ranges of a point's coordinates."""
+        return [self.interval(x) for x in coordinates(at)]
+
+    def interval(self, t: Term) -> Interval:
+        """The least and largest value of an index."""
+        match t:
+            case Call("Axis", (Lit(a),)): return 0, max(0, self.world.extents[int(a)] - 1)
+            case Call("IndexConst", (Lit(n),)): return int(n), int(n)
+            case Call("Parameter", (Lit(k),)) if self.params and int(k) < len(self.params): return self.params[int(k)]
+            case Call("IndexAdd", (x, y)):
+                (a, b), (c, d) = self.interval(x), self.interval(y)
+                return a + c, b + d
+            case Call("IndexMul", (x, Lit(n))):
+                low, high = sorted(e * int(n) for e in self.interval(x))
+                return low, high
+            case Call("IndexDiv", (x, Lit(n))): return self.interval(x)[0] // int(n), self.interval(x)[1] // int(n)
+            case Call("IndexMod", (x, Lit(n))): return 0, int(n) - 1
+            case Call("IndexOfValue" | "IndexOfBody", (Call("Input" | "BodyInput", (Lit(name), _)),)):
+                return 0, (self.world.inputs[str(name)].below or 1) - 1
+        raise Mismatch
+
+    def dtype(self, t: Term) -> DType:
+        """The type of a value without variables."""
+        assert isinstance(t, Call)
+        match t.name.removeprefix("Body"), t.args:
+            case "Input", (Lit(name), _): return self.world.inputs[str(name)].element.compute
+            case "Tensor", (Lit(name), _): return self.world.definitions[str(name)].element.compute
+            case "Const", (Lit(element), _): return dt.named(str(element))
+            case "Cast" | "Round", (Lit(element), _): return dt.named(str(element)).compute
+            case "IndexValue" | "Index", _: return dt.i64
+            case ("Unary" | "Binary"), (Lit(op), *_) if OPERATORS[str(op)].result == "bool": return dt.bool_
+            case "At" | "Replace", (x, *_): return self.dtype(x)
+            case "Sum", (_, Call(_, (x, *_))): return self.dtype(x)
+        return self.dtype(t.args[-1])
+
+
+def coordinates(at: Term) -> tuple[Term, ...]:
+    """The coordinates of a point."""
+    match at:
+        case Call("Coordinate", (x, rest)): return (x, *coordinates(rest))
+        case Call("End"): return ()
+    raise Mismatch
