@@ -104,7 +104,7 @@ class Trial:
         judged = Named(self.probe, "judged", target.rule)
         self.batch = 2 if any("Extent" in str(a) for a in self.probe.actions) else BATCH      # it makes axes: arrays have few dimensions
         self.declared = " ".join(declared)
-        self.graph = book.graph([], ("declared", self.declared), ("rules", _text([*self.support, judged])))
+        self.graph = book.graph([*self.support, judged], ("declared", self.declared))
 
     def seeds(self, at: World, choose: Choose, count: int) -> list[Seed]:
         """Up to `count` seeds in a world."""
@@ -157,10 +157,6 @@ class Trial:
         finally:
             self.graph.run("(pop)")
         return fired, found
-
-
-def _text(named: list[Named]) -> str:
-    return "(ruleset judged)" + "\n".join(r.form.text(r.ruleset, r.rule.name) for r in named)
 
 
 def inputs(tensors: Mapping[str, Tensor], kind: str, seed: int) -> dict[str, Array]:
@@ -245,7 +241,7 @@ def starving(trial: Trial, fired: int) -> str:
     loose = [Named(Form(tuple(q for q in premises if q is not p), (Call(f"Alive{k}", ()),)), "judged", trial.target.rule._replace(name=f"alive-{k}"))
              for k, p in enumerate(premises)]
     declared = " ".join(f"(relation Alive{k} ())" for k in range(len(premises)))
-    graph = trial.book.graph([], ("alive", declared), ("rules", _text(trial.support)))
+    graph = trial.book.graph(trial.support, ("alive", declared))
     for rule in loose:
         with contextlib.suppress(EmmyError):        # what is left may not ground its variables
             graph.run(rule.form.text("judged", rule.rule.name))

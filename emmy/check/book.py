@@ -118,11 +118,11 @@ class Book:
         return [Named(self.forms[name], f"judge-{rule.phase}", rule) for name, rule in needed.items() if name != without]
 
     def graph(self, named: Iterable[Named], *further: tuple[str, str]) -> Graph:
-        """An e-graph with everything declared, these rules alone, and further texts."""
+        """An e-graph with everything declared, further texts, and these rules alone."""
         rules = list(named)
-        rulesets = " ".join(f"(ruleset {s})" for s in dict.fromkeys((*(f"judge-{p}" for p in PHASES["loop"]), *(r.ruleset for r in rules))))
+        rulesets = " ".join(f"(ruleset {s})" for s in ("judged", *(f"judge-{p}" for p in PHASES["loop"])))
         text = "\n".join(r.form.text(r.ruleset, r.rule.name) for r in rules)
-        return Graph([*self.declared, ("small", SMALL), ("judged", rulesets + text), *further])
+        return Graph([*self.declared, ("small", SMALL), *further, ("judged", rulesets + text)])
 
     def users(self, name: str) -> list[Rule]:
         """The rules with a premise on a relation or function."""

@@ -9,6 +9,7 @@ to a half type is a clamp, which is idempotent as rounding is and no other funct
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from math import prod
@@ -78,7 +79,11 @@ class Court:
         self.compared = 0
         self.first = self.acyclic()
         bodies = {engine.value_to_string(r.inputs[0]): r.output for r in self.tables["Definition"].rows}
-        self.bodies = {name: self.define(name, bodies[name], t.dims) for name, t in definitions.items()}
+        self.bodies: dict[str, Made] = {}
+        for name, t in definitions.items():
+            with contextlib.suppress(KeyError):     # what cancels to nothing is no tensor that can be compared
+                self.bodies[name] = self.define(name, bodies[name], t.dims)
+            self.space = Space(self.axes)
 
     def compute(self, element: DType) -> DType:
         """The type that values of a stored type are held in."""
@@ -167,9 +172,10 @@ class Court:
         self.space = Space({**self.axes, **{Pos(k): n for k, n in enumerate(dims)}})
         at = tuple(Made(self.space.coordinate(Pos(k)), dt.i64, 0.0, "Parameter", (k,)) for k in range(len(dims)))
         made: Made = self.template(("Body", body), at, {})
+        if not made.value.size and prod(dims):
+            raise KeyError(name)        # it is over an empty axis that nothing binds
         shape = made.value.shape[made.value.ndim - len(dims):] if dims else ()
         self.tensors[name] = np.broadcast_to(made.value.reshape(shape), dims)
-        self.space = Space(self.axes)
         return made
 
     def template(self, key: Key, at: Sequence[Made], memo: dict[Key, Any]) -> Any:
@@ -279,7 +285,9 @@ class Court:
             return
         self.compared += 1
         if said := self.differs(left, right, ordered):
-            raise Disagreement(said, left, right)
+            along = [str(leaf) for leaf, k in self.space.dimension.items() if left.value.shape[k] == 1 != right.value.shape[k]]
+            beyond = f"; the right side varies along {', '.join(along)}, the left side does not" if along and ordered else ""
+            raise Disagreement(said + beyond, left, right)
 
     def differs(self, left: Made, right: Made, ordered: bool = False) -> str | None:
         """How two terms differ, if they do."""

@@ -7,6 +7,7 @@ z3 in general: then it is proved for every constant up to a bound, and the answe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
@@ -28,6 +29,16 @@ class Proof(NamedTuple):
     verdict: str
     snippet: str = ""
     values: tuple[int, int] | None = None
+
+
+class Counterexample(NamedTuple):
+    """Integers for which a claim fails, by variable or "axis a", and the values of its two sides."""
+
+    names: dict[str, int]
+    sides: tuple[int, int]
+
+
+type Claim = tuple[str, Term, Term]     # (=, left, right), (>=, index, bound) or (<=, index, bound)
 
 
 class Outside(Exception):
@@ -53,8 +64,8 @@ def prove(book: Book, rule: Rule) -> Proof | None:
         return None
 
 
-def _claims(form: Form, book: Book) -> Iterator[tuple[str, Term, Term]]:
-    """What the actions say: (=, left, right), (>=, index, bound) or (<=, index, bound)."""
+def _claims(form: Form, book: Book) -> Iterator[Claim]:
+    """What the actions say."""
     for action in form.actions:
         match action:
             case Call("union", (left, right)) if book.sort(left, (*form.premises, action)) == "Index": yield "=", left, right
@@ -89,7 +100,7 @@ class Reading:
     def integer(self, t: Term) -> Any:
         z3 = self.z3
         match t:
-            case Var(x): return self.fixed.get(x, z3.Int(x)) if x not in self.fixed else z3.IntVal(self.fixed[x])
+            case Var(x): return z3.IntVal(self.fixed[x]) if x in self.fixed else z3.Int(x)
             case Lit(int(n)): return z3.IntVal(n)
             case Call("Axis", (a,)): return z3.Int(f"axis {a}")
             case Call("IndexConst", (n,)): return self.integer(n)
@@ -111,33 +122,42 @@ class Reading:
                 return z3.If((a >= b) if op == "max" else (a <= b), a, b)
         raise Outside
 
-    def refuted(self, claim: tuple[str, Term, Term], milliseconds: int) -> tuple[str, Any]:
-        """ "unsat" where the claim holds; "sat" with a model where it does not."""
+    def refuted(self, claim: Claim, milliseconds: int) -> tuple[str, Counterexample | None]:
+        """ "unsat" where the claim holds; "sat" with a counterexample where it does not."""
         op, left, right = claim
         a, b = self.integer(left), self.integer(right)
         solver = self.z3.Solver()
         solver.set("timeout", milliseconds)
         solver.add(*self.known, {"=": a != b, ">=": a < b, "<=": a > b}[op])
         answer = str(solver.check())
-        return answer, solver.model() if answer == "sat" else None
+        if answer != "sat":
+            return answer, None
+        model = solver.model()
+
+        def number(x: Any) -> int:
+            return int(model.eval(x, model_completion=True).as_long())
+
+        axes = {f"axis {c.args[0]}" for c in calls(*self.form.premises, *self.form.actions) if c.name == "Axis"}
+        names = {x: number(self.integer(Var(x))) for x in variables(*self.form.premises)} | {x: number(self.z3.Int(x)) for x in axes}
+        return answer, Counterexample(names, (number(a), number(b)))
 
 
-def _proved(z3: Any, form: Form, claims: list[tuple[str, Term, Term]], book: Book) -> Proof:
+def _proved(z3: Any, form: Form, claims: list[Claim], book: Book) -> Proof:
     constants = _constants(form)
     verdict = "proved"
     for claim in claims:
-        answer, model = Reading(z3, form, book, {}).refuted(claim, MILLISECONDS)
+        answer, found = Reading(z3, form, book, {}).refuted(claim, MILLISECONDS)
         if answer == "unknown":
             verdict = f"proved up to {BOUND}"
             ranges = [range(1, BOUND + 1) if c in _divisors(form) else range(-BOUND, BOUND + 1) for c in constants]
             for values in product(*ranges):
-                answer, model = Reading(z3, form, book, dict(zip(constants, values, strict=True))).refuted(claim, MILLISECONDS)
-                if answer == "sat":
-                    return _wrong(z3, form, claim, {c: v for c, v in zip(constants, values, strict=True)}, model)
-                if answer == "unknown":
-                    return Proof("unknown")
-        elif answer == "sat":
-            return _wrong(z3, form, claim, {}, model)
+                answer, found = Reading(z3, form, book, dict(zip(constants, values, strict=True))).refuted(claim, MILLISECONDS)
+                if answer != "unsat":
+                    break
+        if answer == "unknown":
+            return Proof("unknown")
+        if found:
+            return Proof("wrong", _python(form, claim, found), found.sides)
     return Proof(verdict)
 
 
@@ -152,30 +172,21 @@ def _divisors(form: Form) -> set[str]:
     return set(variables(*(c.args[1] for c in calls(*form.premises) if c.name in ("IndexDiv", "IndexMod"))))
 
 
-def _wrong(z3: Any, form: Form, claim: tuple[str, Term, Term], fixed: dict[str, int], model: Any) -> Proof:
-    """The counterexample as Python."""
-    op, left, right = claim
-    defined = {x.name: t for p in form.premises for x, t in ((p.args[0], p.args[1]), (p.args[1], p.args[0]))
-               if p.name == "=" and isinstance(x, Var) and isinstance(t, Call) and t.name.startswith("Index")}
+def _python(form: Form, claim: Claim, found: Counterexample) -> str:
+    """A counterexample as Python."""
+    op, *sides = claim
+    defined = {x.name: t for p in form.premises if p.name == "=" for x, t in (p.args, p.args[::-1])
+               if isinstance(x, Var) and isinstance(t, Call) and t.name.startswith("Index")}
 
     def python(t: Term) -> str:
         match t:
             case Var(x): return python(defined[x]) if x in defined else x
-            case Lit(n): return str(n)
             case Call("Axis", (a,)): return f"axis_{a}"
             case Call("IndexConst", (n,)): return python(n)
             case Call(name, args): return PYTHON[name].format(*map(python, args))
+        return str(t)
 
-    names = {str(d): int(model[d].as_long()) for d in model} | fixed
-    sides = python(left).removeprefix("(").removesuffix(")"), python(right)
-    free = [x for x in variables(left, right, *defined.values()) if x not in defined]
-    values = {x: names.get(x, names.get(f"axis {x}", 1)) for x in free}
-    values |= {f"axis_{c.args[0]}": names.get(f"axis {c.args[0]}", 0) for c in calls(left, right, *defined.values()) if c.name == "Axis"}
-    one, two = (python(t) for t in (left, right))
-    relation = {"=": "==", ">=": ">=", "<=": "<="}[op]
-    assigned = "; ".join(f"{x} = {v}" for x, v in values.items())
-    del sides
-    text = f"{assigned}\nprint({one}, {two})    # should be {relation}\n"
-    scope: dict[str, Any] = dict(values)
-    shown = eval(one, {"max": max, "min": min, "int": int}, scope), eval(two, {"max": max, "min": min, "int": int}, scope)   # noqa: S307
-    return Proof("wrong", text, shown)
+    left, right = map(python, sides)
+    used = [x for x in found.names if re.search(rf"\\b{x.replace(' ', '_')}\\b", f"{left} {right}")]
+    assigned = "; ".join(f"{x.replace(' ', '_')} = {found.names[x]}" for x in used)
+    return f"{assigned}\nprint({left}, {right})    # {'equal' if op == '=' else op}, says the rule\n"

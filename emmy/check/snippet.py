@@ -51,13 +51,14 @@ def example(found: Disagreement, inputs: Mapping[str, Tensor], arrays: Mapping[s
     write = Writer({**{n: t.element for n, t in (*inputs.items(), *definitions.items())}})
     try:
         sides = {side: write.value(made) for side, made in (("left", found.left), ("right", found.right)) if made is not None}
-        templates = {name: write.value(bodies[name]) for name in definitions}
+        templates = {name: write.value(made) for name, made in bodies.items()}
     except (IRError, KeyError):
         return None
     used = {v.tensor for v in loop.walk((*sides.values(), *templates.values())) if isinstance(v, loop.Load)}
     free = sorted(frozenset[int]().union(*(loop.free_axes((v,))[v] for v in sides.values())))
     shape = tuple(extents[Ax(a)] for a in free)
-    made = [loop.Definition(name, definitions[name].dims, t.element, templates[name]) for name, t in definitions.items() if name in used]
+    made = [loop.Definition(name, definitions[name].dims, t.element, templates[name]) for name, t in definitions.items()
+            if name in used and name in templates]
     for side, value in sides.items():
         for k, a in enumerate(free):
             value = placed(value, a, Pos(k))

@@ -16,7 +16,7 @@ from emmy.ir import tensor_ir as tir
 from emmy.ir.index import Ax, Pos
 from emmy.ir.loop_text import parse
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.programs import arrays, programs
+from emmy.check.programs import arrays, programs
 
 
 @settings(max_examples=60)

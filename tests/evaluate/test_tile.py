@@ -15,7 +15,7 @@ from emmy.evaluate.tile import evaluate_kernel, evaluate_tile, unfold
 from emmy.ir import tensor_ir as tir
 from emmy.ir.tile_text import parse, parse_kernel
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.programs import programs
+from emmy.check.programs import programs
 from tests.evaluate.lowered import fused
 
 ATTENTION = """kernel attention(q: f32[{n}, 64], k: f32[{n}, 64], v: f32[{n}, 64]) -> o: f32[{n}, 64] {{

@@ -12,7 +12,7 @@ from emmy.ir.index import Ax, IxAdd, IxConst, IxDiv, IxMod, IxMul, Pos
 from emmy.ir.loop_text import parse, print_program
 from emmy.ir.node import IRError
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.programs import programs
+from emmy.check.programs import programs
 
 TEXT = """loop {
   input x : f32[32, 2048]

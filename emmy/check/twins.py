@@ -1,0 +1,48 @@
+"""Twins: egglog text with what must hold and what must not, in blocks that a `;;` line opens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from emmy.egraph.rulebook import EGraph
+from emmy.errors import EmmyError
+
+
+def blocks(text: str) -> Iterator[str]:
+    """The blocks of a twin's text, each from its `;;` line on."""
+    pieces = ("\n" + text).split("\n;;")
+    return (f";;{block}" for block in pieces[1:] if block.strip())
+
+
+def title(block: str) -> str:
+    return block.splitlines()[0].lstrip("; ")
+
+
+def firings(ir: str, block: str, extra: Iterable[tuple[str, str]] = ()) -> Counter[str]:
+    """Run a block in a graph of its own; how often each rule matched.  EmmyError where a check fails."""
+    fired: Counter[str] = Counter()
+    for output in EGraph(ir, extra).run(block, title(block)):
+        if hasattr(output, "report"):
+            fired.update(output.report.num_matches_per_rule)
+    return fired
+
+
+def beside(path: Path) -> Path | None:
+    """The twin of a rule file: NAME.twin.egg beside NAME.egg."""
+    twin = path.with_name(f"{path.stem}.twin.egg")
+    return twin if twin.is_file() else None
+
+
+def failures(path: Path, ir: str, extra: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """What does not hold of the twin at a path: the block and the check."""
+    extra = tuple(extra)
+    for block in blocks(path.read_text()):
+        if "(check" not in block:
+            yield f"{path}: {title(block)}: the block checks nothing"
+            continue
+        try:
+            firings(ir, block, extra)
+        except EmmyError as error:
+            yield f"{path}: {title(block)}: {error.message.removeprefix('rules: ')}"
