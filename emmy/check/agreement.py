@@ -152,8 +152,10 @@ class Trial:
         self.graph.run("(push)")
         try:
             fired = self.fire(at, seeds)
-            settings = (0, 1) if fired and judged else ()
-            found = next((f for k in settings if (f := self.hear(at, inputs(at.inputs, self.target.kind, 2 * seed + k)))), None)
+            kinds = (0, 1) if fired and judged else ()
+            found = next((f for k in kinds if (f := self.hear(at, inputs(at.inputs, self.target.kind, 2 * seed + k)))), None)
+        except EmmyError as error:      # two values of what has one
+            return len(seeds), Failure(error.message.removeprefix("rules: "), None, tuple(map(str, seeds[0].roots)))
         finally:
             self.graph.run("(pop)")
         return fired, found
@@ -182,24 +184,30 @@ def inputs(tensors: Mapping[str, Tensor], kind: str, seed: int) -> dict[str, Arr
     return {name: array(t) for name, t in tensors.items()}
 
 
-def judge(book: Book, rule: Rule, enough: int = ENOUGH, seconds: float = 6.0, shrink: bool = True) -> Outcome:
-    """Fire a rule on random seeds until it has fired enough or the time is up."""
+def judge(book: Book, rule: Rule, enough: int = ENOUGH, seconds: float = 6.0, explain: bool = True) -> Outcome:
+    """Fire a rule on random seeds until it has fired enough or has taken so many seconds of the processor.  `explain`: find the smallest
+    failure, and the premise that starves it."""
     found = targets(book, rule)
     aims = found or [Target(rule, "", rule.kind)]
-    total, start = 0, time.monotonic()
+    total = 0
     for target in aims:
-        trial = Trial(book, target)
-        rng = random.Random(f"{rule.name} {target.rule.name}")
-        fired, k = 0, 0
-        while fired * len(aims) < enough and time.monotonic() - start < seconds:
+        trial, rng, end = Trial(book, target), random.Random(f"{rule.name} {target.rule.name}"), time.process_time() + seconds / len(aims)
+        fired = k = 0
+        while fired * len(aims) < enough and time.process_time() < end:
             at = world(rng.choice, empty=k % 8 == 7)
             more, failure = trial.round(at, trial.seeds(at, rng.choice, trial.batch), k, bool(found))
             fired, k = fired + more, k + 1
             if failure:
-                return Outcome(total + fired, True, failure=smallest(trial, failure) if shrink else failure)
+                return Outcome(total + fired, True, failure=smallest(trial, failure) if explain else failure)
         total += fired
-    starved = starving(Trial(book, aims[0]), total) if total < enough else ""
-    return Outcome(total, bool(found), starved)
+    if total >= enough or not explain:
+        return Outcome(total, bool(found))
+    through = f", premises of {aims[0].rule.name}, which uses its facts" if aims[0].through else ""
+    return Outcome(total, bool(found), starving(Trial(book, aims[0]), total) + through)
+
+
+class Late(KeyboardInterrupt):
+    """The time for shrinking is up; hypothesis lets it through."""
 
 
 class Case:
@@ -215,7 +223,7 @@ def smallest(trial: Trial, failure: Failure, seconds: float = 8.0) -> Failure:
     from hypothesis import strategies as st
     from hypothesis.errors import NoSuchExample
 
-    end = time.monotonic() + seconds
+    end, best = time.monotonic() + seconds, [(1 << 30, failure)]
 
     @st.composite
     def cases(draw: Any) -> Case:
@@ -223,16 +231,19 @@ def smallest(trial: Trial, failure: Failure, seconds: float = 8.0) -> Failure:
         return Case(at, trial.seeds(at, lambda options: draw(st.sampled_from(options)), 1), draw(st.integers(0, 3)))
 
     def fails(case: Case) -> bool:
-        return bool(case.seeds) and time.monotonic() < end and trial.round(case.at, case.seeds, case.seed)[1] is not None
+        if time.monotonic() > end:
+            raise Late
+        found = trial.round(case.at, case.seeds, case.seed)[1] if case.seeds else None
+        if found:
+            terms = tuple(map(str, case.seeds[0].roots))
+            best.append((len(str(terms)), found._replace(terms=terms)))
+        return found is not None
 
     quick = settings(max_examples=200, database=None, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink],
                      suppress_health_check=list(HealthCheck))
-    try:
-        case = find(cases(), fails, settings=quick)
-    except NoSuchExample:
-        return failure
-    again = trial.round(case.at, case.seeds, case.seed)[1]
-    return again._replace(terms=tuple(map(str, case.seeds[0].roots))) if again else failure
+    with contextlib.suppress(NoSuchExample, Late):
+        find(cases(), fails, settings=quick)
+    return min(best, key=lambda sized: sized[0])[1]
 
 
 def starving(trial: Trial, fired: int) -> str:

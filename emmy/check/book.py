@@ -39,11 +39,11 @@ class Named(NamedTuple):
 
 
 class Book:
-    """The rules of Loop IR: the house's and those of further files (name, text)."""
+    """The rules of an IR: the house's and those of further files (name, text)."""
 
-    def __init__(self, extra: Iterable[tuple[str, str]] = ()):
-        self.extra = tuple(extra)
-        self.files = [parse(*file) for file in (*rule_files("loop"), *self.extra)]
+    def __init__(self, extra: Iterable[tuple[str, str]] = (), ir: str = "loop"):
+        self.extra, self.ir = tuple(extra), ir
+        self.files = [parse(*file) for file in (*rule_files(ir), *self.extra)]
         self.rules = tuple(rule for file in self.files for rule in file.rules)
         self.forms = {rule.name: form(rule) for rule in self.rules}
         self.declared = [(file.name, declarations(file)) for file in self.files]
@@ -51,7 +51,7 @@ class Book:
 
     @cached_property
     def empty(self) -> Graph:
-        return Graph([*self.declared, ("small", SMALL)])
+        return Graph([*self.declared, ("small", SMALL if self.ir == "loop" else "")])
 
     @cached_property
     def signature(self) -> dict[str, tuple[tuple[str, ...], str]]:

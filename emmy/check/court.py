@@ -21,6 +21,7 @@ from emmy.evaluate.values import Array, Space, convert
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, Pos
+from emmy.ir.node import IRError
 from emmy.ir.operators import apply, result_dtype
 
 CLAMP = {dt.bf16: 1.25, dt.f16: 2.5}
@@ -46,7 +47,7 @@ class Made(NamedTuple):
 class Disagreement(AssertionError):
     """Two sides that should be equal and are not, or what was derived of a value and does not hold."""
 
-    def __init__(self, said: str, left: Made, right: Made | None = None):
+    def __init__(self, said: str, left: Made | None, right: Made | None = None):
         super().__init__(said)
         self.said, self.left, self.right = said, left, right
 
@@ -123,6 +124,8 @@ class Court:
                 except KeyError:        # an operand has no value yet
                     rest.append((name, sorts, key, row))
                     continue
+                except IRError as error:
+                    raise Disagreement(f"a side is no value: {error}", self.values.get(key)) from error
                 known = self.values.setdefault(key, made)
                 self.compare(known, made)
             pending = rest

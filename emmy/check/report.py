@@ -159,13 +159,12 @@ def explained(verdict: Verdict) -> list[str]:
 def shown(verdict: Verdict) -> str:
     """The values and the snippet of a verdict's first fault."""
     failure, proof = verdict.outcome.failure, verdict.index
-    if failure and failure.example:
-        return snippet_of(failure.example)
-    if failure and failure.terms:
-        return "\n  on " + " ".join(failure.terms)
-    if proof and proof.verdict == "wrong" and proof.values:
-        return f"\n  left {proof.values[0]}, right {proof.values[1]} in:\n\n{proof.snippet.rstrip()}"
-    return ""
+    parts = ""
+    if failure:
+        parts += snippet_of(failure.example) if failure.example else f"\n  on {' '.join(failure.terms)}" if failure.terms else ""
+    if proof and proof.values:
+        parts += f"\n  {'and ' if parts else ''}over the integers: left {proof.values[0]}, right {proof.values[1]}\n\n{proof.snippet.rstrip()}"
+    return parts
 
 
 def snippet_of(example: Example | None) -> str:

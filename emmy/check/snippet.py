@@ -54,6 +54,8 @@ def example(found: Disagreement, inputs: Mapping[str, Tensor], arrays: Mapping[s
         templates = {name: write.value(made) for name, made in bodies.items()}
     except (IRError, KeyError):
         return None
+    if not sides:
+        return None
     used = {v.tensor for v in loop.walk((*sides.values(), *templates.values())) if isinstance(v, loop.Load)}
     free = sorted(frozenset[int]().union(*(loop.free_axes((v,))[v] for v in sides.values())))
     shape = tuple(extents[Ax(a)] for a in free)

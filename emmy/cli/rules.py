@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emmy.cli import options, rules_check
+from emmy.cli import options, rules_check, rules_new
 from emmy.errors import EmmyError
 
 if TYPE_CHECKING:
@@ -71,3 +71,4 @@ def measured(snippet: str, math: str, rules: options.Rules, budget: str) -> dict
 
 
 app.command("check")(rules_check.command)
+app.command("new")(rules_new.command)
