@@ -34,10 +34,20 @@ from emmy.errors import EmmyError
 ROOT = Path(__file__).parents[1]
 ENOUGH, SECONDS, PROCESSES = 60, 2.0, 2
 
+INTRODUCTION = """# Mutation
+
+`make mutation` breaks every shipped rule in turn, one change a mutant: {broken} mutants of {rules} rules.
+[writing-rules.md](writing-rules.md) says what judges a rule.
+
+Caught by *values*: sides, bounds, types or dependencies differ on a seed. By *z3*: integers refute it. By *growth*: it does not stop.
+By *silence*: it never fires. By its *twin*: a check fails. *Sound*: z3 proves the mutant, so it is a rule, too. *Listed*: nothing
+catches it, for the reason below.
+"""
+
 
 class Result(NamedTuple):
-    """A mutant and what caught it: "values", "z3", "twin", "growth", "silence"; or "sound" where z3 proves it, "compiler" where it is no rule,
-    or "" where nothing did."""
+    """A mutant and what caught it: "values", "z3", "twin", "growth", "silence"; or "sound" where z3 proves it, "compiler" where it is no
+    rule, or "" where nothing did."""
 
     rule: str
     file: str
@@ -63,20 +73,20 @@ def caught(rule: Rule, ir: str, mutant: Mutant) -> str:
     graph = with_mutant(rule, ir, mutant)
     if graph is None:
         return "compiler"
-    by_twin = not holds(graph, twin_blocks(ir, rule.name), ir)
-    if ir == "tile":
-        return "twin" if by_twin else ""
-    wrong = mutated(book(), rule, mutant.form)
-    proof = prove(wrong, rule)
-    if proof and proof.verdict != "unknown":
-        return "z3" if proof.verdict == "wrong" else "sound"
-    outcome = judge(wrong, rule, ENOUGH, SECONDS, explain=False)
-    if outcome.failure:
-        return "values"
-    aims = targets(wrong, rule)
-    if aims and aims[0].rule is rule and growth(wrong, rule, Trial(wrong, aims[0])):
-        return "growth"
-    return "twin" if by_twin else "silence" if not outcome.firings else ""
+    silent = False
+    if ir == "loop":
+        wrong = mutated(book(), rule, mutant.form)
+        proof = prove(wrong, rule)
+        if proof and proof.verdict != "unknown":
+            return "z3" if proof.verdict == "wrong" else "sound"
+        outcome = judge(wrong, rule, ENOUGH, SECONDS, explain=False)
+        if outcome.failure:
+            return "values"
+        aims = targets(wrong, rule)
+        if aims and aims[0].rule is rule and growth(wrong, rule, Trial(wrong, aims[0])):
+            return "growth"
+        silent = not outcome.firings
+    return "twin" if not holds(graph, twin_blocks(ir, rule.name)) else "silence" if silent else ""
 
 
 def with_mutant(rule: Rule, ir: str, mutant: Mutant) -> Graph | None:
@@ -89,14 +99,14 @@ def with_mutant(rule: Rule, ir: str, mutant: Mutant) -> Graph | None:
         return None
 
 
-def holds(graph: Graph, blocks: tuple[str, ...], ir: str) -> bool:
+def holds(graph: Graph, blocks: tuple[str, ...]) -> bool:
     """Whether the checks of twin blocks hold; saturation is bounded, for a mutant may not stop."""
     for block in blocks:
         graph.run("(push)")
         try:
             for part in _parts(block):
                 if part.startswith("(run-schedule"):
-                    settle(graph, part.removeprefix("(run-schedule").rstrip()[:-1].replace("(saturate", "(repeat 6"), 6, 5_000)
+                    settle(graph, part.removeprefix("(run-schedule").rstrip()[:-1].replace("(saturate", "(repeat 3"), 6, 5_000)
                 else:
                     graph.run(part)
         except EmmyError:
@@ -136,11 +146,9 @@ def page(results: list[Result], reasons: list[dict[str, str]]) -> str:
     for r in results:
         counts.setdefault(r.file, Counter())[r.by] += 1
     columns = ("values", "z3", "growth", "silence", "twin", "sound", "")
-    lines = ["# Mutation", "", f"`make mutation` breaks every shipped rule in turn, one change a mutant: {sum(r.by != 'compiler' for r in results)} mutants of "
-             f"{len({r.rule for r in results})} rules. [writing-rules.md](writing-rules.md) says what judges a rule.", "",
-             "Caught by *values*: sides, bounds, types or dependencies differ on a seed. By *z3*: integers refute it. By *growth*: it does not stop. By *silence*: "
-             "it never fires. By its *twin*: a check fails. *Sound*: z3 proves the mutant, so it is a rule, too. *Listed*: nothing catches it, for the reason below.",
-             "", "| file | values | z3 | growth | silence | twin | sound | listed |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
+    broken, rules = sum(r.by != "compiler" for r in results), len({r.rule for r in results})
+    lines = [INTRODUCTION.format(broken=broken, rules=rules), f"| file | {' | '.join(c or 'listed' for c in columns)} |",
+             f"|---{'|--:' * len(columns)}|"]
     lines += [f"| {file} | {' | '.join(str(count[c]) for c in columns)} |" for file, count in counts.items()]
     total = sum(counts.values(), Counter())
     lines += [f"| all | {' | '.join(str(total[c]) for c in columns)} |", "", "## Listed", ""]
@@ -166,7 +174,8 @@ def main() -> None:
         for k, results in enumerate(pool.map(of_rule, *zip(*wanted, strict=True))):
             found += results
             counts = Counter(r.by or "listed" for r in results)
-            print(f"{k + 1}/{len(wanted)} {wanted[k][1]}: {', '.join(f'{n} {by}' for by, n in counts.items())}", file=sys.stderr, flush=True)
+            shown = ", ".join(f"{n} {by}" for by, n in counts.items())
+            print(f"{k + 1}/{len(wanted)} {wanted[k][1]}: {shown}", file=sys.stderr, flush=True)
     text = page(found, reasons)
     if given.output:
         given.output.write_text(text)

@@ -12,9 +12,10 @@ import numpy as np
 
 from emmy.check.book import Book, Graph, Named, settle
 from emmy.check.court import DERIVED, Court, Disagreement, Tensor
-from emmy.check.pattern import Call, Form, Var, calls
-from emmy.check.seeds import Choose, Maker, Mismatch, Seed, World, world
+from emmy.check.pattern import Call, Form
+from emmy.check.seeds import Maker, Seed, text
 from emmy.check.snippet import Example, example
+from emmy.check.world import Choose, Mismatch, World, world
 from emmy.egraph.rulefile import CLASSES, Rule
 from emmy.errors import EmmyError
 from emmy.evaluate.values import Array
@@ -22,7 +23,7 @@ from emmy.ir.node import IRError
 
 ENOUGH = 200            # firings
 BATCH = 20              # seeds that share a graph
-SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1e-40, -5e-324, 1.0, -1.0, 3e38)
+SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 0.0, -0.0, 1e-40, -5e-324, 1.0, -1.0, 3e38)
 
 
 class Target(NamedTuple):
@@ -34,7 +35,8 @@ class Target(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How often a rule fired, what starves it if it fired less than enough, and its first failure.  `judged`: whether values were compared."""
+    """How often a rule fired, what starves it if it fired less than enough, and its first failure.  `judged`: whether values were
+    compared."""
 
     firings: int
     judged: bool
@@ -88,11 +90,14 @@ class Trial:
     def __init__(self, book: Book, target: Target):
         self.book, self.target, self.form = book, target, book.forms[target.rule.name]
         self.kinds = CLASSES[:CLASSES.index(target.kind) + 1]
-        actions, declared, self.relations = [], [], []
+        actions: list[Call] = []
+        declared: list[str] = []
+        self.relations: list[str] = []
         for action in self.form.actions:
             if action.name == "union":
                 name = f"Judged{len(self.relations)}"
-                sort = book.sort(action.args[0], (*self.form.premises, *self.form.actions)) or book.sort(action.args[1], (*self.form.premises,))
+                among = (*self.form.premises, *self.form.actions)
+                sort = book.sort(action.args[0], among) or book.sort(action.args[1], among)
                 declared.append(f"(relation {name} ({sort} {sort}))")
                 self.relations.append(name)
                 action = Call(name, action.args)
@@ -124,7 +129,7 @@ class Trial:
     def fire(self, at: World, seeds: list[Seed], graph: Graph | None = None) -> int:
         """Fill the graph with seeds and let the rule fire once; how often it did."""
         graph = graph or self.graph
-        graph.run("\n".join((at.text(), *(f"(let $root{k} {root})" for k, root in enumerate(dict.fromkeys(r for s in seeds for r in s.roots))))), "<seeds>")
+        graph.run(text(at, seeds), "<seeds>")
         if settle(graph)[-1] > 4_000:
             return 0
         before = graph.fired.get(self.target.rule.name, 0)
@@ -195,10 +200,12 @@ def judge(book: Book, rule: Rule, enough: int = ENOUGH, seconds: float = 6.0, ex
         fired = k = 0
         while fired * len(aims) < enough and time.process_time() < end:
             at = world(rng.choice, empty=k % 8 == 7)
-            more, failure = trial.round(at, trial.seeds(at, rng.choice, trial.batch), k, bool(found))
-            fired, k = fired + more, k + 1
+            seeds = trial.seeds(at, rng.choice, trial.batch)
+            more, failure = trial.round(at, seeds, k, bool(found))
+            fired += more
             if failure:
-                return Outcome(total + fired, True, failure=smallest(trial, failure) if explain else failure)
+                return Outcome(total + fired, True, failure=smallest(trial, at, seeds, k, failure) if explain else failure)
+            k += 1
         total += fired
     if total >= enough or not explain:
         return Outcome(total, bool(found))
@@ -217,13 +224,21 @@ class Case:
         self.at, self.seeds, self.seed = at, seeds, seed
 
 
-def smallest(trial: Trial, failure: Failure, seconds: float = 8.0) -> Failure:
-    """The failure on the smallest seed that hypothesis finds; the given one where it finds none."""
+def smallest(trial: Trial, at: World, seeds: list[Seed], inputs_seed: int, failure: Failure, seconds: float = 8.0) -> Failure:
+    """The failure on the smallest seed found: one of those at hand, or one that hypothesis finds and shrinks."""
     from hypothesis import HealthCheck, Phase, find, settings
     from hypothesis import strategies as st
     from hypothesis.errors import NoSuchExample
 
     end, best = time.monotonic() + seconds, [(1 << 30, failure)]
+
+    def kept(found: Failure, seed: Seed) -> None:
+        terms = tuple(map(str, seed.roots))
+        best.append((len(found.example.text()) if found.example else len(str(terms)), found._replace(terms=terms)))
+
+    for seed in seeds:
+        if found := trial.round(at, [seed], inputs_seed)[1]:
+            kept(found, seed)
 
     @st.composite
     def cases(draw: Any) -> Case:
@@ -235,8 +250,7 @@ def smallest(trial: Trial, failure: Failure, seconds: float = 8.0) -> Failure:
             raise Late
         found = trial.round(case.at, case.seeds, case.seed)[1] if case.seeds else None
         if found:
-            terms = tuple(map(str, case.seeds[0].roots))
-            best.append((len(str(terms)), found._replace(terms=terms)))
+            kept(found, case.seeds[0])
         return found is not None
 
     quick = settings(max_examples=200, database=None, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink],
@@ -249,15 +263,16 @@ def smallest(trial: Trial, failure: Failure, seconds: float = 8.0) -> Failure:
 def starving(trial: Trial, fired: int) -> str:
     """Which premise, left out, lets a rule fire more often on the same seeds."""
     premises = trial.form.premises
-    loose = [Named(Form(tuple(q for q in premises if q is not p), (Call(f"Alive{k}", ()),)), "judged", trial.target.rule._replace(name=f"alive-{k}"))
+    rule = trial.target.rule
+    loose = [Named(Form(tuple(q for q in premises if q is not p), (Call(f"Alive{k}", ()),)), "judged", rule._replace(name=f"alive-{k}"))
              for k, p in enumerate(premises)]
     declared = " ".join(f"(relation Alive{k} ())" for k in range(len(premises)))
     graph = trial.book.graph(trial.support, ("alive", declared))
-    for rule in loose:
+    for named in loose:
         with contextlib.suppress(EmmyError):        # what is left may not ground its variables
-            graph.run(rule.form.text("judged", rule.rule.name))
+            graph.run(named.form.text("judged", named.rule.name))
     rng = random.Random(0)
-    for k in range(8):
+    for _ in range(8):
         graph.run("(push)")
         at = world(rng.choice)
         trial.fire(at, trial.seeds(at, rng.choice, trial.batch), graph)

@@ -21,7 +21,6 @@ from emmy.evaluate.values import Array, Space, convert
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, Pos
-from emmy.ir.node import IRError
 from emmy.ir.operators import apply, result_dtype
 
 CLAMP = {dt.bf16: 1.25, dt.f16: 2.5}
@@ -124,8 +123,8 @@ class Court:
                 except KeyError:        # an operand has no value yet
                     rest.append((name, sorts, key, row))
                     continue
-                except IRError as error:
-                    raise Disagreement(f"a side is no value: {error}", self.values.get(key)) from error
+                except (ValueError, IndexError) as error:       # operands of other types, or a read outside of its tensor
+                    raise Disagreement(f"a side has no value: {error}", self.values.get(key)) from error
                 known = self.values.setdefault(key, made)
                 self.compare(known, made)
             pending = rest
@@ -164,6 +163,7 @@ class Court:
     def argument(self, sort: str, value: Any) -> Any:
         match sort:
             case "i64": return self.engine.value_to_i64(value)
+            case "BigRat": return self.engine.value_to_bigrat(value)
             case "String": return self.engine.value_to_string(value)
             case "Index" | "Point" | "Value": return self.values[sort, value]
             case "Values": return [self.values["Value", v] for v in self.engine.value_to_multiset(value)]
@@ -175,7 +175,7 @@ class Court:
         self.space = Space({**self.axes, **{Pos(k): n for k, n in enumerate(dims)}})
         at = tuple(Made(self.space.coordinate(Pos(k)), dt.i64, 0.0, "Parameter", (k,)) for k in range(len(dims)))
         made: Made = self.template(("Body", body), at, {})
-        if not made.value.size and prod(dims):
+        if not made.value.size and 0 not in dims:
             raise KeyError(name)        # it is over an empty axis that nothing binds
         shape = made.value.shape[made.value.ndim - len(dims):] if dims else ()
         self.tensors[name] = np.broadcast_to(made.value.reshape(shape), dims)
@@ -237,10 +237,14 @@ class Court:
             case "Const", [element, bits]:
                 element = dt.named(element)
                 return made(self.space.full(dt.value(element, bits % (1 << 8 * element.bytes))), element)
+            case "Number", [element, q]: return made(self.space.full(np.float64(q.numerator / q.denominator)), dt.named(element))
+            case "Difference", [_, x, y]: return self.apply("sub", [x, y], made)._replace(name=name, args=tuple(args))
             case "IndexValue", [at]: return made(at.value.astype(np.int64), dt.i64)
             case "Unary" | "Binary" | "Ternary", [op, *xs]: return self.apply(op, xs, made)
             case "Replace", [x, a, i]: return made(self.replace(x.value, a, i.value), x.dtype, x.scale)
-            case "Sum", [op, xs]: return reduce(lambda x, y: self.apply(op, [x, y], made), xs)._replace(name="Sum", args=(op, xs))
+            case "Sum", [op, [x, *rest]]:
+                total: Made = reduce(lambda x, y: self.apply(op, [x, y], made), rest, x)
+                return total._replace(name=name, args=tuple(args))
             case "Round", [half, x]: return made(x.value if self.fast else convert(x.value, dt.named(half)), x.dtype, x.scale)
             case "Cast", [element, x]:
                 element = dt.named(element)
@@ -254,15 +258,26 @@ class Court:
         element, n = self.compute(x.dtype), self.space.extents[dim]
         match name, args:
             case "Scan", [monoid, _, at, _]: return made(self.space.scan(monoid, dim, at.value, x.value, element), x.dtype, n * x.scale)
-            case "Pivot", _: return made(self.space.reduce("max", [dim], [x.value], element), x.dtype)
-            case "Channel", [_, _, score, _]: return made(self.channel(dim, score.value, x.value, element), x.dtype, n * x.scale)
+            case "Pivot", ["softmax", *_]: return made(self.space.reduce("max", [dim], [x.value], element), x.dtype)
+            case "Channel", ["softmax", _, score, _]: return made(self.channel(dim, score.value, x.value, element), x.dtype, n * x.scale)
+            case "Pivot", ["moments", *_]: return made(self.mean(dim, x.value, element), x.dtype, x.scale)
+            case "Channel", ["moments", _, score, _]:
+                deviation = score.value - self.mean(dim, score.value, element)
+                squares = self.space.reduce("add", [dim], [deviation * deviation * x.value], element)
+                return made(squares, x.dtype, n * score.scale * score.scale)
+            case ("Pivot" | "Channel"), _: raise KeyError(args[0])
         return made(self.space.reduce(args[0], [dim], [x.value], element), x.dtype, n * x.scale if args[0] == "add" else None)
 
     def channel(self, dim: int, score: Array, x: Array, element: DType) -> Array:
         """As `Space.channel`, its sum in the order of the axis whatever else it varies along, so that bits can be compared."""
+        if score.dtype.kind != "f":
+            raise ValueError("a softmax of whole numbers")
         pivot = self.space.reduce("max", [dim], [score], dt.f64 if score.dtype == np.float64 else dt.f32)
         weight = np.exp(score - np.where(np.isneginf(pivot), np.zeros_like(pivot), pivot))
         return self.space.reduce("add", [dim], [weight * x], element)
+
+    def mean(self, dim: int, x: Array, element: DType) -> Array:
+        return self.space.reduce("add", [dim], [x], element) / max(1, self.space.extents[dim])
 
     def replace(self, x: Array, axis: int, at: Array) -> Array:
         """`x` where the coordinate of `axis` is `at`, which does not vary along `axis`."""
@@ -319,7 +334,8 @@ class Court:
             if left is not None and right is not None:
                 yield left, right
             elif left is not None and (unbound := self.unbound(keys[1], set())):
-                raise Disagreement(f"the right side is over a{min(unbound)}, an axis that has no extent", *([left] if isinstance(left, Made) else left))
+                shown = left if isinstance(left, Made) else None
+                raise Disagreement(f"the right side is over a{min(unbound)}, an axis that has no extent", shown)
 
     def unbound(self, key: Key, seen: set[Key]) -> set[int]:
         """The axes without an extent in the terms of a class."""

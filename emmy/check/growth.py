@@ -6,7 +6,8 @@ import random
 
 from emmy.check.agreement import Trial
 from emmy.check.book import Book, Named, settle
-from emmy.check.seeds import world
+from emmy.check.seeds import text
+from emmy.check.world import world
 from emmy.egraph.rulefile import Rule
 
 ROUNDS, NODES, SEEDS = 16, 4_000, 6
@@ -21,7 +22,7 @@ def growth(book: Book, rule: Rule, trial: Trial) -> str:
         at = world(rng.choice)
         seeds = trial.seeds(at, rng.choice, 1)
         graph.run("(push)")
-        graph.run("\n".join((at.text(), *(f"(let $root{k} {root})" for k, root in enumerate(dict.fromkeys(r for s in seeds for r in s.roots))))))
+        graph.run(text(at, seeds), "<seeds>")
         settle(graph)
         sizes = settle(graph, "(seq (run judged) (run judge-index) (run judge-push) (run judge-deps))", ROUNDS, NODES)
         graph.run("(pop)")

@@ -1,8 +1,8 @@
 """Index rules over all integers, by z3.
 
-Variables of sort Index are any integers, an axis one in [0, extent); `Lower` and `Upper` are inequalities; divisors are positive.  `IndexDiv`
-and `IndexMod` round down; the engine's own `/` and `%` round to zero.  What has products or quotients by unknown constants may be beyond
-z3 in general: then it is proved for every constant up to a bound, and the answer says so.
+Variables of sort Index are any integers, an axis one in [0, extent); `Lower` and `Upper` are inequalities; divisors are positive.
+`IndexDiv` and `IndexMod` round down; the engine's own `/` and `%` round to zero.  What has products or quotients by unknown constants
+may be beyond z3 in general: then it is proved for every constant up to a bound, and the answer says so.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from emmy.errors import EmmyError
 
 BOUND = 12                      # of constants, where the general question is too hard
 MILLISECONDS = 2_000            # for the general question
-PYTHON = {"IndexAdd": "({} + {})", "IndexMul": "({} * {})", "IndexDiv": "({} // {})", "IndexMod": "({} % {})", "+": "({} + {})", "-": "({} - {})",
-          "*": "({} * {})", "/": "int({} / {})", "%": "({} % {})", "max": "max({}, {})", "min": "min({}, {})"}
+PYTHON = {"IndexAdd": "({} + {})", "IndexMul": "({} * {})", "IndexDiv": "({} // {})", "IndexMod": "({} % {})", "+": "({} + {})",
+          "-": "({} - {})", "*": "({} * {})", "/": "int({} / {})", "%": "({} % {})", "max": "max({}, {})", "min": "min({}, {})"}
 
 
 class Proof(NamedTuple):
@@ -187,6 +187,6 @@ def _python(form: Form, claim: Claim, found: Counterexample) -> str:
         return str(t)
 
     left, right = map(python, sides)
-    used = [x for x in found.names if re.search(rf"\\b{x.replace(' ', '_')}\\b", f"{left} {right}")]
+    used = [x for x in found.names if re.search(rf"\b{x.replace(' ', '_')}\b", f"{left} {right}")]
     assigned = "; ".join(f"{x.replace(' ', '_')} = {found.names[x]}" for x in used)
     return f"{assigned}\nprint({left}, {right})    # {'equal' if op == '=' else op}, says the rule\n"

@@ -12,9 +12,10 @@ from emmy.check.seeds import AXIS
 from emmy.egraph.rulefile import Rule
 
 # An operator, monoid or type in the place of another that takes the same operands.
-OTHER = {"add": "max", "max": "min", "min": "max", "mul": "add", "sub": "add", "div": "mul", "exp": "abs", "log": "abs", "recip": "neg", "sqrt": "abs",
-         "i64": "i32", "i32": "i64", "f32": "f64", "f64": "f32", "and": "or", "or": "and"}
-COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "!=": "=", "set-contains": "set-not-contains", "set-not-contains": "set-contains"}
+OTHER = {"add": "max", "max": "min", "min": "max", "mul": "add", "sub": "add", "div": "mul", "exp": "abs", "log": "abs", "recip": "neg",
+         "sqrt": "abs", "i64": "i32", "i32": "i64", "f32": "f64", "f64": "f32", "and": "or", "or": "and"}
+COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "!=": "=", "set-contains": "set-not-contains",
+               "set-not-contains": "set-contains"}
 ORDERED = ("-", "/", "%", "set-diff", "set-remove", "<", "<=", ">", ">=")   # primitives whose operands have an order
 PRIMITIVES = {"+": "-", "-": "+", "*": "+", "max": "min", "min": "max", "set-union": "set-intersect", "set-intersect": "set-union",
               "set-remove": "set-insert", "set-diff": "set-union"}
@@ -41,7 +42,8 @@ def mutants(book: Book, rule: Rule) -> Iterator[Mutant]:
 def _all(book: Book, form: Form) -> Iterator[Mutant]:
     for k, p in enumerate(form.premises):
         yield Mutant("drop", f"without {p}", form._replace(premises=(*form.premises[:k], *form.premises[k + 1:])))
-    axes = [x for x in variables(*form.premises) if any((c.name, k) in AXIS and a == Var(x) for c in _calls(form) for k, a in enumerate(c.args))]
+    named = {a for c in _calls(form) for k, a in enumerate(c.args) if (c.name, k) in AXIS}
+    axes = [x for x in variables(*form.premises) if Var(x) in named]
     sides = [("premises", k, p) for k, p in enumerate(form.premises)] + [("actions", k, a) for k, a in enumerate(form.actions)]
     for side, k, whole in sides:
         for path, term in places(whole):
@@ -67,11 +69,10 @@ def _changes(book: Book, term: Term, whole: Call, path: tuple[int, ...], axes: l
             yield "axis", Var(others[0]) if others else Call("+", (term, Lit(1)))
     if not isinstance(term, Call) or not acts:
         return
-    match term:
-        case Call("Binary", (op, x, y)) if not _commutes(book, op): yield "swap", Call("Binary", (op, y, x))
-        case Call("Ternary", (op, x, y, z)): yield "swap", Call("Ternary", (op, x, z, y))
-        case Call("Channel", (r, a, s, x)): yield "swap", Call("Channel", (r, a, x, s))
-        case Call(name, (x, y)) if name in ORDERED and name != "set-remove": yield "swap", Call(name, (y, x))
+    match term.name, term.args:
+        case "Binary", (op, left, right) if not _commutes(book, op): yield "swap", Call("Binary", (op, right, left))
+        case "Ternary" | "Channel" as name, (*first, left, right): yield "swap", Call(name, (*first, right, left))
+        case name, (left, right) if name in ORDERED and name != "set-remove": yield "swap", Call(name, (right, left))
     if term.name in PRIMITIVES:
         yield "primitive", Call(PRIMITIVES[term.name], term.args)
     if term.name in book.signature and book.constructs(term.name) and path:

@@ -92,7 +92,8 @@ class Builder:
         return self.choose(options) if options else self.input(tuple(self.choose(EXTENTS) for _ in range(rank)))
 
     def step(self, kinds: tuple[str, ...]) -> Tensor:
-        return getattr(self, self.choose(kinds))()
+        made: Tensor = getattr(self, self.choose(kinds))()
+        return made
 
     def unary(self) -> Tensor:
         return apply(self.choose(UNARY), self.any())

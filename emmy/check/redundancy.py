@@ -6,7 +6,8 @@ import random
 
 from emmy.check.agreement import Trial
 from emmy.check.book import Book, Named, settle
-from emmy.check.seeds import world
+from emmy.check.seeds import text
+from emmy.check.world import world
 from emmy.egraph.rulefile import CLASSES, PHASES, Rule
 
 ROUNDS, NODES = 6, 2_500
@@ -27,7 +28,7 @@ def redundant(book: Book, rule: Rule, trial: Trial) -> bool:
         at = world(rng.choice)
         seeds = trial.seeds(at, rng.choice, 4)
         graph.run("(push)")
-        graph.run("\n".join((at.text(), *(f"(let $root{k} {root})" for k, root in enumerate(dict.fromkeys(r for s in seeds for r in s.roots))))))
+        graph.run(text(at, seeds), "<seeds>")
         settle(graph, schedule, ROUNDS, NODES)
         graph.schedule("(run judged)")
         settle(graph, "(run judge-index)", ROUNDS, 2 * NODES)

@@ -21,8 +21,8 @@ PROCESSES = 2
 
 
 class Verdict(NamedTuple):
-    """What was found of a rule.  `index` is z3's answer for an index rule; `grows` the sizes of a graph that the rule does not stop growing;
-    `elsewhere` how often it fired on whole programs."""
+    """What was found of a rule.  `proof` is z3's answer for an index rule; `grows` the sizes of a graph that the rule does not stop
+    growing; `elsewhere` how often it fired on whole programs."""
 
     name: str
     file: str
@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
     kind: str
     says: str
     outcome: Outcome
-    index: Proof | None = None
+    proof: Proof | None = None
     grows: str = ""
     redundant: bool = False
     elsewhere: int = 0
@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
         found = []
         if self.outcome.failure:
             found.append(f"unsound for class {self.kind}: {self.outcome.failure.said}")
-        if self.index and self.index.verdict == "wrong":
+        if self.proof and self.proof.verdict == "wrong":
             found.append("wrong for some integers in range")
         if self.grows:
             found.append(f"grows for ever: {self.grows}")
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
     def json(self) -> dict[str, Any]:
         failure = self.outcome.failure
         return {"rule": self.name, "file": self.file, "line": self.line, "class": self.kind, "firings": self.outcome.firings,
-                "agreement": self.agreement, "starved": self.outcome.starved, "index": self.index.verdict if self.index else None,
+                "agreement": self.agreement, "starved": self.outcome.starved, "index": self.proof.verdict if self.proof else None,
                 "grows": self.grows, "redundant": self.redundant, "seconds": round(self.seconds, 2), "faults": self.faults,
                 "snippet": snippet(self), "terms": list(failure.terms) if failure else []}
 
@@ -72,7 +72,7 @@ def snippet(verdict: Verdict) -> str | None:
     failure = verdict.outcome.failure
     if failure and failure.example:
         return failure.example.text()
-    return verdict.index.snippet or None if verdict.index else None
+    return verdict.proof.snippet or None if verdict.proof else None
 
 
 def check_rule(book: Book, rule: Rule, seconds: float = 6.0, enough: int = ENOUGH) -> Verdict:
@@ -158,12 +158,13 @@ def explained(verdict: Verdict) -> list[str]:
 
 def shown(verdict: Verdict) -> str:
     """The values and the snippet of a verdict's first fault."""
-    failure, proof = verdict.outcome.failure, verdict.index
+    failure, proof = verdict.outcome.failure, verdict.proof
     parts = ""
     if failure:
         parts += snippet_of(failure.example) if failure.example else f"\n  on {' '.join(failure.terms)}" if failure.terms else ""
     if proof and proof.values:
-        parts += f"\n  {'and ' if parts else ''}over the integers: left {proof.values[0]}, right {proof.values[1]}\n\n{proof.snippet.rstrip()}"
+        left, right = proof.values
+        parts += f"\n  {'and ' if parts else ''}over the integers: left {left}, right {right}\n\n{proof.snippet.rstrip()}"
     return parts
 
 

@@ -8,52 +8,26 @@ derive is replaced by the premises of one of them.  Side conditions are left to 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from emmy.check.book import Book
 from emmy.check.court import Tensor
 from emmy.check.pattern import Call, Form, Lit, Term, Var, calls, substitute, variables
+from emmy.check.world import AXES, BOUND, Choose, Interval, Mismatch, World, coordinates
 from emmy.egraph.rulefile import Rule
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.operators import MONOIDS, OPERATORS
 
-AXES = 4
-BOUND = range(6, 8)     # axes that templates bind, which points do not mention: substitution captures nothing
-FRESH = 8               # the first axis that no seed has
 AXIS = {("Axis", 0), ("Reduce", 1), ("Scan", 1), ("Pivot", 1), ("Channel", 1), ("Replace", 1), ("PointReplace", 1), ("IndexReplace", 1),
         ("BodyReduce", 1), ("BodyScan", 1), ("Extent", 0)}
 DEEPEST = 2
+# Operators that jump: over the reals, two roundings of one number may lie on either side.  Only a rule that names one is judged with it.
+JUMPS = ("sign", "floor", "ceil", "trunc", "round", "floordiv", "truncdiv", "mod", "fmod", "eq", "ne", "lt", "le", "isnan")
+MAIN = (dt.f64, dt.f32, dt.f32, dt.f64, dt.i64, dt.bool_, dt.i32)      # types of the roots
 CONSTANTS = (1.0, 2.0, 0.0, -0.0, -1.5, float("inf"), float("nan"))
-Interval = tuple[int, int]
-Choose = Callable[[Sequence[Any]], Any]
-
-
-class Mismatch(Exception):
-    """A choice that does not fit the others."""
-
-
-class World(NamedTuple):
-    """What several seeds share: the extents of axes, and tensors."""
-
-    extents: dict[int, int]
-    inputs: dict[str, Tensor]
-    definitions: dict[str, Tensor]
-    bodies: dict[str, Term]
-
-    def text(self) -> str:
-        """The facts of it."""
-        lines = [f"(set (Extent {a}) {n})" for a, n in self.extents.items()]
-        lines += [f'(set (Stored "{name}") "{t.element.compute}")' for name, t in (*self.inputs.items(), *self.definitions.items())]
-        lines += [f'(set (Definition "{name}") {body})' for name, body in self.bodies.items()]
-        return "\n".join((*lines, f"(set (FirstFreshAxis) {FRESH})"))
-
-
-def world(choose: Choose, empty: bool = False) -> World:
-    """Axes and no tensors.  `empty`: an axis may have no point."""
-    return World({a: choose((2, 3, 4, 3, 1, *([0] if empty else []))) for a in (*range(AXES), *BOUND)}, {}, {}, {})
 
 
 class Seed(NamedTuple):
@@ -61,6 +35,12 @@ class Seed(NamedTuple):
 
     roots: tuple[Term, ...]
     through: tuple[Rule, ...]
+
+
+def text(at: World, seeds: Iterable[Seed]) -> str:
+    """A world and the roots of seeds, as egglog text."""
+    roots = dict.fromkeys(root for seed in seeds for root in seed.roots)
+    return "\n".join((at.text(), *(f"(let $root{k} {root})" for k, root in enumerate(roots))))
 
 
 class Maker:
@@ -89,7 +69,7 @@ class Maker:
                 case Call("=", (Var(x), Call(name) as made)) | Call("=", (Call(name) as made, Var(x))) if self.book.constructs(name):
                     self.defined.setdefault(x, []).append(made)
         types = {d for p in premises for c in calls(p) if c.name == "Const" for d in (self.known(c.args[0]),) if isinstance(d, Lit)}
-        main = dt.named(str(self.choose(sorted(types)).value)) if types else self.choose((dt.f64, dt.f32, dt.f32, dt.f64, dt.i64, dt.bool_, dt.i32))
+        main = dt.named(str(self.choose(sorted(types)).value)) if types else self.choose(MAIN)
         roots = []
         for x in variables(*premises):
             sort = self.book.sort(Var(x), premises)
@@ -104,7 +84,8 @@ class Maker:
         """The premises, with those of a rule that derives it for each fact that no file states."""
         found: list[Call] = []
         for p in premises:
-            options = [(r, f) for r, f in self.book.derivers.get(p.name, ()) if r.kind in self.kinds] if p.name in self.book.relations else []
+            derivers = self.book.derivers.get(p.name, []) if p.name in self.book.relations else []
+            options = [(r, f) for r, f in derivers if r.kind in self.kinds]
             if forced := [o for o in options if o[0].name == self.through]:
                 options = forced
             if not options or self.book.relations.get(p.name) or depth > 4:
@@ -134,9 +115,9 @@ class Maker:
         """Let variables be these values."""
         for t, value in zip(terms, values, strict=True):
             if value is not None and self.known(t) != value:
-                if not isinstance(self.known(t), Var):
+                if not isinstance(t, Var) or t.name in self.env:
                     raise Mismatch
-                self.env[t.name] = value        # type: ignore[union-attr]
+                self.env[t.name] = value
 
     # -- terms of each sort
     def term(self, sort: str, t: Term, main: DType) -> Term:
@@ -151,30 +132,33 @@ class Maker:
         if isinstance(t, Var) and t.name in self.defined:
             return self.typed(self.defined[t.name][0], main)
         match t:
-            case Call("Cast" | "Round" | "BodyCast" | "BodyRound", (d, _)) if isinstance(self.known(d), Lit): return dt.named(str(self.known(d).value)).compute   # type: ignore[union-attr]
+            case Call("Cast" | "Round" | "BodyCast" | "BodyRound", (d, _)) if isinstance(stored := self.known(d), Lit):
+                return dt.named(str(stored.value)).compute
             case Call("IndexValue" | "BodyIndex", _): return dt.i64
             case Call("At" | "Replace", (x, *_)): return self.typed(x, main)
-            case Call("Binary" | "Unary" | "BodyBinary" | "BodyUnary", (op, *_)) if isinstance(op := self.known(op), Lit) and OPERATORS[str(op.value)].result == "bool":
-                return dt.bool_
+            case Call("Binary" | "Unary" | "BodyBinary" | "BodyUnary", (op, *_)) if isinstance(name := self.known(op), Lit):
+                return dt.bool_ if OPERATORS[str(name.value)].result == "bool" else main
             case Call() if not variables(t): return self.dtype(t)
         return main
 
     def text(self, t: Term, options: Sequence[str]) -> str:
         """A string: the one that stands there, or one of these."""
-        t = self.known(t)
-        if isinstance(t, Var):
-            self.env[t.name] = t = Lit(self.choose(options))
-        if not isinstance(t, Lit) or t.value not in options:
+        found = self.known(t)
+        if isinstance(found, Var) and options:
+            self.env[found.name] = made = Lit(self.choose(options))
+            return str(made.value)
+        if not isinstance(found, Lit) or found.value not in options:
             raise Mismatch
-        return str(t.value)
+        return str(found.value)
 
     def number(self, t: Term, options: Sequence[int]) -> Lit:
-        t = self.known(t)
-        if isinstance(t, Var):
-            self.env[t.name] = t = Lit(self.choose(options))
-        if not isinstance(t, Lit) or not isinstance(t.value, int):
+        found = self.known(t)
+        if isinstance(found, Var):
+            made = self.env[found.name] = Lit(self.choose(options))
+            return made
+        if not isinstance(found, Lit) or not isinstance(found.value, int):
             raise Mismatch
-        return t
+        return found
 
     def axis(self, t: Term) -> Lit:
         return self.number(t, range(AXES) if self.params is None else BOUND)
@@ -191,7 +175,8 @@ class Maker:
             case Call("IndexConst", (n,)): made = Call("IndexConst", (self.number(n, (0, 1, 2, -1, 5)),))
             case Call("IndexAdd", (x, y)): made = Call("IndexAdd", (self.index(x, depth + 1), self.index(y, depth + 1)))
             case Call("IndexMul", (x, n)): made = Call("IndexMul", (self.index(x, depth + 1), self.number(n, (2, 1, 3, 4, 6, 0, -1, -2))))
-            case Call("IndexDiv" | "IndexMod" as name, (x, n)): made = Call(name, (self.index(x, depth + 1), self.number(n, (2, 1, 3, 4, 6))))
+            case Call("IndexDiv" | "IndexMod" as name, (x, n)):
+                made = Call(name, (self.index(x, depth + 1), self.number(n, (2, 1, 3, 4, 6))))
             case Call("IndexOfValue", (v,)): made = Call("IndexOfValue", (self.value(v, dt.i64, whole=True),))
             case Call("IndexOfBody", (v,)): made = Call("IndexOfBody", (self.value(v, dt.i64, whole=True),))
             case Call("IndexReplace", (x, a, i)): made = Call("IndexReplace", (self.index(x, depth + 1), *self.replacement(a, i)))
@@ -208,7 +193,7 @@ class Maker:
     def some_index(self, depth: int) -> Call:
         """A random index pattern."""
         a, b, n = (Var(f"_{next(self.fresh)}") for _ in range(3))
-        deep = [Call("IndexConst", (n,)), Call("IndexAdd", (a, b)), Call("IndexMul", (a, n)), Call("IndexDiv", (a, n)), Call("IndexMod", (a, n))]
+        deep = [Call("IndexConst", (n,)), Call("IndexAdd", (a, b)), *(Call(name, (a, n)) for name in ("IndexMul", "IndexDiv", "IndexMod"))]
         bound = [Call("Axis", (Lit(k),)) for k in self.bound]
         leaves = [Call("Axis", (n,))] if self.params is None else [*([Call("Parameter", (n,))] * bool(self.params)), *bound] or deep[:1]
         made: Call = self.choose([*leaves * 4, *(deep if depth < DEEPEST else deep[:1])])
@@ -228,7 +213,8 @@ class Maker:
         assert isinstance(i, Var)
         a = AXES + self.choose((0, 1))
         self.world.extents.setdefault(a, self.choose((2, 1, 3)))
-        made = self.env[i.name] = self.choose((Call("Axis", (Lit(a),)), Call("IndexConst", (Lit(0),)), Call("IndexConst", (Lit(1),))))
+        made: Term = self.choose((Call("Axis", (Lit(a),)), Call("IndexConst", (Lit(0),)), Call("IndexConst", (Lit(1),))))
+        self.env[i.name] = made
         return made
 
     def point(self, t: Term) -> Term:
@@ -243,7 +229,8 @@ class Maker:
                 made = Call("End", ())
                 for a in reversed(axes):
                     plain = Call("Axis", (Lit(a),)) if self.params is None else None
-                    made = Call("Coordinate", (self.choose((plain, plain, plain, None)) or self.index(Var(f"_{next(self.fresh)}"), 1), made))
+                    coordinate = self.choose((plain, plain, plain, None)) or self.index(Var(f"_{next(self.fresh)}"), 1)
+                    made = Call("Coordinate", (coordinate, made))
                 self.env[x] = made
             case Call("Coordinate", (x, rest)): made = Call("Coordinate", (self.index(x, 1), self.point(rest)))
             case Call("PointAt", (p, q)):
@@ -307,7 +294,9 @@ class Maker:
                 return call(Lit(element), self.number(args[1], [b - (1 << 64) if b >> 63 else b for b in bits]))
             case "IndexValue" | "Index": return call(self.index(args[0]))
             case "Unary" | "Binary" | "Ternary":
-                op = self.text(args[0], [o.name for o in OPERATORS.values() if o.arity == len(args) - 1 and self.gives(o.name, dtype)])
+                options = [o.name for o in OPERATORS.values() if o.arity == len(args) - 1 and self.gives(o.name, dtype)]
+                free = isinstance(self.known(args[0]), Var) and "real" in self.kinds
+                op = self.text(args[0], [o for o in options if not free or o not in JUMPS])
                 operand = dtype if OPERATORS[op].result != "bool" else self.choose([d for d in (dt.f32, dt.i64, dt.f64)
                                                                                     if d.kind in OPERATORS[op].kinds] or [dt.bool_])
                 types = [dt.bool_, dtype, dtype] if op == "select" else [operand] * (len(args) - 1)
@@ -320,10 +309,10 @@ class Maker:
             case "Reduce" | "Scan":
                 monoid = self.text(args[0], [m for m, own in MONOIDS.items() if dtype.kind in OPERATORS[own.operator].kinds])
                 axis = self.axis(args[1])
-                at = [self.end(args[2], axis)] if name == "Scan" else []
+                end = [self.end(args[2], axis)] if name == "Scan" else []
                 self.bound.append(int(axis.value))
                 try:
-                    return call(Lit(monoid), axis, *at, self.value(args[-1], dtype, depth))
+                    return call(Lit(monoid), axis, *end, self.value(args[-1], dtype, depth))
                 finally:
                     self.bound.pop()
             case "Pivot" | "Channel":
@@ -404,41 +393,7 @@ class Maker:
         return [self.interval(x) for x in coordinates(at)]
 
     def interval(self, t: Term) -> Interval:
-        """The least and largest value of an index."""
-        match t:
-            case Call("Axis", (Lit(a),)): return 0, max(0, self.world.extents[int(a)] - 1)
-            case Call("IndexConst", (Lit(n),)): return int(n), int(n)
-            case Call("Parameter", (Lit(k),)) if self.params and int(k) < len(self.params): return self.params[int(k)]
-            case Call("IndexAdd", (x, y)):
-                (a, b), (c, d) = self.interval(x), self.interval(y)
-                return a + c, b + d
-            case Call("IndexMul", (x, Lit(n))):
-                low, high = sorted(e * int(n) for e in self.interval(x))
-                return low, high
-            case Call("IndexDiv", (x, Lit(n))): return self.interval(x)[0] // int(n), self.interval(x)[1] // int(n)
-            case Call("IndexMod", (x, Lit(n))): return 0, int(n) - 1
-            case Call("IndexOfValue" | "IndexOfBody", (Call("Input" | "BodyInput", (Lit(name), _)),)):
-                return 0, (self.world.inputs[str(name)].below or 1) - 1
-        raise Mismatch
+        return self.world.interval(t, self.params or ())
 
     def dtype(self, t: Term) -> DType:
-        """The type of a value without variables."""
-        assert isinstance(t, Call)
-        match t.name.removeprefix("Body"), t.args:
-            case "Input", (Lit(name), _): return self.world.inputs[str(name)].element.compute
-            case "Tensor", (Lit(name), _): return self.world.definitions[str(name)].element.compute
-            case "Const", (Lit(element), _): return dt.named(str(element))
-            case "Cast" | "Round", (Lit(element), _): return dt.named(str(element)).compute
-            case "IndexValue" | "Index", _: return dt.i64
-            case ("Unary" | "Binary"), (Lit(op), *_) if OPERATORS[str(op)].result == "bool": return dt.bool_
-            case "At" | "Replace", (x, *_): return self.dtype(x)
-            case "Sum", (_, Call(_, (x, *_))): return self.dtype(x)
-        return self.dtype(t.args[-1])
-
-
-def coordinates(at: Term) -> tuple[Term, ...]:
-    """The coordinates of a point."""
-    match at:
-        case Call("Coordinate", (x, rest)): return (x, *coordinates(rest))
-        case Call("End"): return ()
-    raise Mismatch
+        return self.world.dtype(t)

@@ -1,4 +1,4 @@
-"""Tile rules: they derive schedules, not equalities.  Judged is that they fire and that they stop; what a row computes is the simulator's."""
+"""Tile rules: they derive schedules, not equalities.  Judged is that they fire and that they stop; the simulator judges the rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def kernels() -> Iterator[tile.Kernel]:
         program = lower(tir.Program((("out", result),)))
         region = saturate(program)
         bodies = canonical(region)
-        tensors = {name: tile.Tensor(name, t.shape if isinstance(t, loop.Definition) else t.dims, t.element) for name, t in program.tensors.items()}
+        tensors = {name: tile.Tensor(name, t.shape if isinstance(t, loop.Definition) else t.dims, t.element)
+                   for name, t in program.tensors.items()}
         name = program.outputs[0][1]
         yield loop_to_tile.kernel("k", bodies[region.home[name]], tensors[name], region.output_axes[name], region.extents, tensors)
 

@@ -67,7 +67,8 @@ def opened(paths: list[Path] | None) -> tuple[dict[str, list[RuleFile]], dict[st
     return read, extra
 
 
-def judged(read: dict[str, list[RuleFile]], extra: dict[str, list[tuple[str, str]]], seconds: float, whole: bool) -> tuple[list[Verdict], list[str]]:
+def judged(read: dict[str, list[RuleFile]], extra: dict[str, list[tuple[str, str]]], seconds: float,
+           whole: bool) -> tuple[list[Verdict], list[str]]:
     """A verdict on each rule in the order of the files, and what is wrong with them together (`whole`: on random programs, too)."""
     from itertools import chain
 
@@ -126,7 +127,7 @@ def table(file: str, verdicts: list[Verdict]) -> Table:
     for v in verdicts:
         style = "red" if v.faults else ""
         cells: list[Any] = [v.name, v.kind, str(v.outcome.firings or (f"+{v.elsewhere}" if v.elsewhere else 0)), v.agreement,
-                            v.index.verdict if v.index else "", "for ever" if v.grows else "stops",
+                            v.proof.verdict if v.proof else "", "for ever" if v.grows else "stops",
                             "derived by others" if v.redundant else "", f"{v.seconds:.1f}"]
         made.add_row(*(Text(cell, style) for cell in cells))
     return made

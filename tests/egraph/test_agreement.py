@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 
 from emmy.check.court import Disagreement
+from emmy.check.programs import KINDS, arrays, programs, sums
 from emmy.egraph.rulebook import house
 from emmy.evaluate.reference import evaluate_tensor
 from emmy.evaluate.tile import evaluate_tile

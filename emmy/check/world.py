@@ -1,0 +1,86 @@
+"""What seeds are made in: axes with extents, and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from emmy.check.court import Tensor
+from emmy.check.pattern import Call, Lit, Term
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.operators import OPERATORS
+
+AXES = 4
+BOUND = range(6, 8)     # axes that templates bind, which points do not mention: substitution captures nothing
+FRESH = 8               # the first axis that no seed has
+Interval = tuple[int, int]
+Choose = Callable[[Sequence[Any]], Any]
+
+
+class Mismatch(Exception):
+    """A choice that does not fit the others."""
+
+
+class World(NamedTuple):
+    """What several seeds share: the extents of axes, and tensors."""
+
+    extents: dict[int, int]
+    inputs: dict[str, Tensor]
+    definitions: dict[str, Tensor]
+    bodies: dict[str, Term]
+
+    def text(self) -> str:
+        """The facts of it."""
+        lines = [f"(set (Extent {a}) {n})" for a, n in self.extents.items()]
+        lines += [f'(set (Stored "{name}") "{t.element.compute}")' for name, t in (*self.inputs.items(), *self.definitions.items())]
+        lines += [f'(set (Definition "{name}") {body})' for name, body in self.bodies.items()]
+        return "\n".join((*lines, f"(set (FirstFreshAxis) {FRESH})"))
+
+    def interval(self, t: Term, params: Sequence[Interval] = ()) -> Interval:
+        """The least and largest value of an index, given those of a template's parameters."""
+        match t:
+            case Call("Axis", (Lit(a),)): return 0, max(0, self.extents[int(a)] - 1)
+            case Call("IndexConst", (Lit(n),)): return int(n), int(n)
+            case Call("Parameter", (Lit(k),)) if int(k) < len(params): return params[int(k)]
+            case Call("IndexAdd", (x, y)):
+                (a, b), (c, d) = self.interval(x, params), self.interval(y, params)
+                return a + c, b + d
+            case Call("IndexMul", (x, Lit(n))):
+                low, high = sorted(e * int(n) for e in self.interval(x, params))
+                return low, high
+            case Call("IndexDiv", (x, Lit(n))):
+                low, high = self.interval(x, params)
+                return low // int(n), high // int(n)
+            case Call("IndexMod", (x, Lit(n))): return 0, int(n) - 1
+            case Call("IndexOfValue" | "IndexOfBody", (Call("Input" | "BodyInput", (Lit(name), _)),)):
+                return 0, (self.inputs[str(name)].below or 1) - 1
+        raise Mismatch
+
+    def dtype(self, t: Term) -> DType:
+        """The type of a value without variables."""
+        assert isinstance(t, Call)
+        match t.name.removeprefix("Body"), t.args:
+            case "Input", (Lit(name), _): return self.inputs[str(name)].element.compute
+            case "Tensor", (Lit(name), _): return self.definitions[str(name)].element.compute
+            case "Const", (Lit(element), _): return dt.named(str(element))
+            case "Cast" | "Round", (Lit(element), _): return dt.named(str(element)).compute
+            case "IndexValue" | "Index", _: return dt.i64
+            case ("Unary" | "Binary"), (Lit(op), *_) if OPERATORS[str(op)].result == "bool": return dt.bool_
+            case "At" | "Replace", (x, *_): return self.dtype(x)
+            case "Sum", (_, Call(_, (x, *_))): return self.dtype(x)
+        return self.dtype(t.args[-1])
+
+
+
+def world(choose: Choose, empty: bool = False) -> World:
+    """Axes and no tensors.  `empty`: an axis may have no point."""
+    return World({a: choose((2, 3, 4, 3, 1, *([0] if empty else []))) for a in (*range(AXES), *BOUND)}, {}, {}, {})
+
+
+def coordinates(at: Term) -> tuple[Term, ...]:
+    """The coordinates of a point."""
+    match at:
+        case Call("Coordinate", (x, rest)): return (x, *coordinates(rest))
+        case Call("End"): return ()
+    raise Mismatch
