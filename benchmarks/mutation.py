@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from emmy.check import twins
-from emmy.check.agreement import Trial, judge, targets
+from emmy.check.agreement import judge
 from emmy.check.book import Book, Graph, settle
 from emmy.check.growth import growth
 from emmy.check.integers import prove
 from emmy.check.mutants import Mutant, mutants, mutated
+from emmy.check.trial import Trial, targets
 from emmy.egraph.rulebook import ORDER, house, rule_files
 from emmy.egraph.rulefile import Rule, terms
 from emmy.errors import EmmyError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from emmy.check.agreement import Trial
 from emmy.check.book import Book, Named, settle
 from emmy.check.seeds import text
+from emmy.check.trial import Trial
 from emmy.check.world import world
 from emmy.egraph.rulefile import CLASSES, PHASES, Rule
 

@@ -8,13 +8,14 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from emmy.check.agreement import ENOUGH, Outcome, Trial, judge, targets
+from emmy.check.agreement import ENOUGH, Outcome, judge
 from emmy.check.book import Book
 from emmy.check.growth import growth
 from emmy.check.integers import Proof, prove
 from emmy.check.redundancy import redundant
 from emmy.check.snippet import Example
 from emmy.check.snippet import shown as values
+from emmy.check.trial import Trial, targets
 from emmy.egraph.rulefile import Rule, RuleFile
 
 PROCESSES = 2

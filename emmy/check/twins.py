@@ -20,10 +20,10 @@ def title(block: str) -> str:
     return block.splitlines()[0].lstrip("; ")
 
 
-def firings(ir: str, block: str, extra: Iterable[tuple[str, str]] = ()) -> Counter[str]:
-    """Run a block in a graph of its own; how often each rule matched.  EmmyError where a check fails."""
+def firings(ir: str, block: str, extra: Iterable[tuple[str, str]] = (), name: str = "") -> Counter[str]:
+    """Run a block in a graph of its own; how often each rule matched.  EmmyError where a check fails; it names the file `name`."""
     fired: Counter[str] = Counter()
-    for output in EGraph(ir, extra).run(block, title(block)):
+    for output in EGraph(ir, extra).run(block, name or title(block)):
         if hasattr(output, "report"):
             fired.update(output.report.num_matches_per_rule)
     return fired
@@ -37,12 +37,13 @@ def beside(path: Path) -> Path | None:
 
 def failures(path: Path, ir: str, extra: Iterable[tuple[str, str]]) -> Iterator[str]:
     """What does not hold of the twin at a path: the block and the check."""
-    extra = tuple(extra)
-    for block in blocks(path.read_text()):
+    extra, text = tuple(extra), path.read_text()
+    for block in blocks(text):
+        before = text[:text.index(block)].count("\n")
         if "(check" not in block:
-            yield f"{path}: {title(block)}: the block checks nothing"
+            yield f"{path}:{before + 1}: the block checks nothing: {title(block)}"
             continue
         try:
-            firings(ir, block, extra)
+            firings(ir, "\n" * before + block, extra, str(path))
         except EmmyError as error:
-            yield f"{path}: {title(block)}: {error.message.removeprefix('rules: ')}"
+            yield f"twin {error.message.removeprefix('rules: ')}"

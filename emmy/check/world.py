@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from emmy.check.court import Tensor
 from emmy.check.pattern import Call, Lit, Term
+from emmy.evaluate.values import Array
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.operators import OPERATORS
@@ -16,6 +19,9 @@ BOUND = range(6, 8)     # axes that templates bind, which points do not mention:
 FRESH = 8               # the first axis that no seed has
 Interval = tuple[int, int]
 Choose = Callable[[Sequence[Any]], Any]
+# What elements of floating-point tensors are drawn from where every bit counts.
+NAN, INFINITY = float("nan"), float("inf")
+PALETTES = ((NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, -5e-324, 1.0, -1.0, 3e38), (0.0, -0.0), (NAN, INFINITY, -INFINITY, 1.0))
 
 
 class Mismatch(Exception):
@@ -84,3 +90,27 @@ def coordinates(at: Term) -> tuple[Term, ...]:
         case Call("Coordinate", (x, rest)): return (x, *coordinates(rest))
         case Call("End"): return ()
     raise Mismatch
+
+
+def inputs(tensors: Mapping[str, Tensor], kind: str, seed: int) -> dict[str, Array]:
+    """Elements of inputs.  Odd seeds: numbers of both signs, and for "exact" NaN, infinities, subnormals, or zeros alone; even ones: floats
+    of [1/2, 2), so that what is undefined somewhere is defined."""
+    rng, wild = np.random.default_rng(seed), seed % 2 == 1
+
+    def array(t: Tensor) -> Array:
+        if t.below is not None:
+            return rng.integers(0, t.below, t.dims, t.element.numpy)
+        if t.element.kind == "bool":
+            return rng.integers(0, 2, t.dims).astype(bool)
+        if t.element.kind == "int":
+            info = np.iinfo(t.element.numpy)
+            ends = rng.choice([info.min, info.max, 0, -1, 2], t.dims)
+            return np.where(wild & (rng.random(t.dims) < 0.3), ends, rng.integers(-4, 5, t.dims)).astype(t.element.numpy)
+        x = rng.integers(4, 16, t.dims) / 8
+        x = x * rng.choice((-1, 1, 1), t.dims) if wild else x
+        palette = PALETTES[seed // 2 % len(PALETTES)]
+        special = rng.choice(palette, t.dims) if wild and kind == "exact" else x
+        with np.errstate(all="ignore"):
+            return np.asarray(np.where(rng.random(t.dims) < 0.6 + 0.4 * (len(palette) == 2), special, x)).astype(t.element.numpy)
+
+    return {name: array(t) for name, t in tensors.items()}
