@@ -326,7 +326,7 @@ class Court:
         return f"the left side is {_show(a[wrong])}, the right side {_show(b[wrong])}" if wrong.any() else None
 
     def pairs(self, relation: str) -> Iterator[tuple[Any, Any]]:
-        """The values of both columns of a relation, where both have one.  Disagreement if the right one is over an axis of no extent."""
+        """The values of both columns of a relation, where both have one.  Disagreement if only the left one has."""
         table = self.tables[relation]
         for row in table.rows:
             keys = list(zip(table.input_sorts, row.inputs, strict=True))
@@ -336,6 +336,8 @@ class Court:
             elif left is not None and (unbound := self.unbound(keys[1], set())):
                 shown = left if isinstance(left, Made) else None
                 raise Disagreement(f"the right side is over a{min(unbound)}, an axis that has no extent", shown)
+            elif left is not None and not self.fast:        # in float64 what cancels has none
+                raise Disagreement("the right side has no value", left if isinstance(left, Made) else None)
 
     def unbound(self, key: Key, seen: set[Key]) -> set[int]:
         """The axes without an extent in the terms of a class."""

@@ -15,7 +15,7 @@ from emmy.check.seeds import Seed
 from emmy.check.trial import Failure, Trial
 from emmy.check.world import World, world
 
-INPUTS = 4      # settings of the inputs that a seed is tried with
+INPUTS = 5      # settings of the inputs that a seed is tried with
 
 
 class Choices:
@@ -37,7 +37,7 @@ def size(failure: Failure) -> tuple[int, int]:
 
 
 def smallest(trial: Trial, at: World, seeds: list[Seed], inputs: int, failure: Failure, seconds: float = 6.0) -> Failure:
-    """The failure on the smallest seed found in so many seconds of the processor: one of those at hand, or one of chance and then simpler ones of the same kind."""
+    """The failure on the smallest seed found in so many seconds of the processor: one of those at hand, or one of chance, made simpler."""
     start = time.process_time()
     alone = [found._replace(terms=tuple(map(str, s.roots))) for s in seeds if (found := trial.round(at, [s], inputs)[1])]
     best = min([failure, *alone], key=size)

@@ -21,7 +21,8 @@ Interval = tuple[int, int]
 Choose = Callable[[Sequence[Any]], Any]
 # What elements of floating-point tensors are drawn from where every bit counts.
 NAN, INFINITY = float("nan"), float("inf")
-PALETTES = ((NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, -5e-324, 1.0, -1.0, 3e38), (0.0, -0.0), (NAN, INFINITY, -INFINITY, 1.0))
+PALETTES = ((NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, -5e-324, 1.0, -1.0, 3e38), (0.0, -0.0, -1.0), (0.0, -0.0, 1.0),
+            (NAN, INFINITY, -INFINITY, 1.0))
 
 
 class Mismatch(Exception):
@@ -93,8 +94,8 @@ def coordinates(at: Term) -> tuple[Term, ...]:
 
 
 def inputs(tensors: Mapping[str, Tensor], kind: str, seed: int) -> dict[str, Array]:
-    """Elements of inputs.  Odd seeds: numbers of both signs, and for "exact" NaN, infinities, subnormals, or zeros alone; even ones: floats
-    of [1/2, 2), so that what is undefined somewhere is defined."""
+    """Elements of inputs.  Odd seeds: numbers of both signs, and for "exact" NaN, infinities, subnormals, or zeros and ones; even ones:
+    floats of [1/2, 2), so that what is undefined somewhere is defined."""
     rng, wild = np.random.default_rng(seed), seed % 2 == 1
 
     def array(t: Tensor) -> Array:
@@ -111,6 +112,6 @@ def inputs(tensors: Mapping[str, Tensor], kind: str, seed: int) -> dict[str, Arr
         palette = PALETTES[seed // 2 % len(PALETTES)]
         special = rng.choice(palette, t.dims) if wild and kind == "exact" else x
         with np.errstate(all="ignore"):
-            return np.asarray(np.where(rng.random(t.dims) < 0.6 + 0.4 * (len(palette) == 2), special, x)).astype(t.element.numpy)
+            return np.asarray(np.where(rng.random(t.dims) < 0.6 + 0.4 * (len(palette) == 3), special, x)).astype(t.element.numpy)
 
     return {name: array(t) for name, t in tensors.items()}
