@@ -16,6 +16,7 @@ from emmy.check.trial import Failure, Trial
 from emmy.check.world import World, world
 
 INPUTS = 5      # settings of the inputs that a seed is tried with
+FAILING = 6     # seeds of chance, of which the smallest is made simpler
 
 
 class Choices:
@@ -33,19 +34,20 @@ class Choices:
 
 def size(failure: Failure) -> tuple[int, int]:
     """How much there is to read: characters of the program, or of its terms."""
-    return (0, len(failure.example.text())) if failure.example else (1, len(str(failure.terms)))
+    return (0, len(failure.example.text())) if failure.example else (1, len(str(failure.terms))) if failure.terms else (2, 0)
 
 
-def smallest(trial: Trial, at: World, seeds: list[Seed], inputs: int, failure: Failure, seconds: float = 6.0) -> Failure:
+def smallest(trial: Trial, at: World, seeds: list[Seed], inputs: int, failure: Failure, seconds: float = 4.0) -> Failure:
     """The failure on the smallest seed found in so many seconds of the processor: one of those at hand, or one of chance, made simpler."""
     start = time.process_time()
     alone = [found._replace(terms=tuple(map(str, s.roots))) for s in seeds if (found := trial.round(at, [s], inputs)[1])]
     best = min([failure, *alone], key=size)
     numbers: list[int] | None = None
-    chance = random.Random(0)
-    while time.process_time() < start + seconds / 2:
+    chance, failed = random.Random(0), 0
+    while failed < FAILING and time.process_time() < start + seconds / 2:
         choices = Choices(chance=chance)
         found = failing(trial, choices)
+        failed += found is not None
         if found and (numbers is None or size(found) < size(best)):
             best, numbers = min(best, found, key=size), choices.made
     if numbers is None:
