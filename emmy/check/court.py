@@ -237,7 +237,9 @@ class Court:
             case "Const", [element, bits]:
                 element = dt.named(element)
                 return made(self.space.full(dt.value(element, bits % (1 << 8 * element.bytes))), element)
-            case "Number", [element, q]: return made(self.space.full(np.float64(q.numerator / q.denominator)), dt.named(element))
+            case "Number", [element, q]:
+                element = dt.named(element)
+                return made(self.space.full(int(q) if element.kind == "int" else float(q)), element)
             case "Difference", [_, x, y]: return self.apply("sub", [x, y], made)._replace(name=name, args=tuple(args))
             case "IndexValue", [at]: return made(at.value.astype(np.int64), dt.i64)
             case "Unary" | "Binary" | "Ternary", [op, *xs]: return self.apply(op, xs, made)
@@ -258,26 +260,20 @@ class Court:
         element, n = self.compute(x.dtype), self.space.extents[dim]
         match name, args:
             case "Scan", [monoid, _, at, _]: return made(self.space.scan(monoid, dim, at.value, x.value, element), x.dtype, n * x.scale)
-            case "Pivot", ["softmax", *_]: return made(self.space.reduce("max", [dim], [x.value], element), x.dtype)
-            case "Channel", ["softmax", _, score, _]: return made(self.channel(dim, score.value, x.value, element), x.dtype, n * x.scale)
-            case "Pivot", ["moments", *_]: return made(self.mean(dim, x.value, element), x.dtype, x.scale)
-            case "Channel", ["moments", _, score, _]:
-                deviation = score.value - self.mean(dim, score.value, element)
-                squares = self.space.reduce("add", [dim], [deviation * deviation * x.value], element)
-                return made(squares, x.dtype, n * score.scale * score.scale)
-            case ("Pivot" | "Channel"), _: raise KeyError(args[0])
+            case "Pivot", [recipe, *_]: return made(self.space.pivot(recipe, dim, x.value, element), x.dtype, x.scale)
+            case "Channel", [recipe, _, score, _]:
+                scale = n * x.scale * (score.scale ** 2 if recipe == "moments" else 1)
+                return made(self.channel(recipe, dim, score.value, x.value, element), x.dtype, scale)
         return made(self.space.reduce(args[0], [dim], [x.value], element), x.dtype, n * x.scale if args[0] == "add" else None)
 
-    def channel(self, dim: int, score: Array, x: Array, element: DType) -> Array:
+    def channel(self, recipe: str, dim: int, score: Array, x: Array, element: DType) -> Array:
         """As `Space.channel`, its sum in the order of the axis whatever else it varies along, so that bits can be compared."""
-        if score.dtype.kind != "f":
+        if score.dtype.kind != "f" and recipe == "softmax":
             raise ValueError("a softmax of whole numbers")
-        pivot = self.space.reduce("max", [dim], [score], dt.f64 if score.dtype == np.float64 else dt.f32)
-        weight = np.exp(score - np.where(np.isneginf(pivot), np.zeros_like(pivot), pivot))
+        pivot = self.space.pivot(recipe, dim, score, dt.f64 if score.dtype == np.float64 else dt.f32)
+        kept = np.where(np.isneginf(pivot), np.zeros_like(pivot), pivot) if recipe == "softmax" else pivot
+        weight = np.exp(score - kept) if recipe == "softmax" else np.square(score - kept)
         return self.space.reduce("add", [dim], [weight * x], element)
-
-    def mean(self, dim: int, x: Array, element: DType) -> Array:
-        return self.space.reduce("add", [dim], [x], element) / max(1, self.space.extents[dim])
 
     def replace(self, x: Array, axis: int, at: Array) -> Array:
         """`x` where the coordinate of `axis` is `at`, which does not vary along `axis`."""

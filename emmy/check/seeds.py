@@ -16,10 +16,13 @@ from emmy.check.book import Book
 from emmy.check.court import Tensor
 from emmy.check.pattern import Call, Form, Lit, Term, Var, calls, substitute, variables
 from emmy.check.world import AXES, BOUND, Choose, Interval, Mismatch, World, coordinates
+from emmy.egraph.arithmetic import exactly
 from emmy.egraph.rulefile import Rule
+from emmy.egraph.terms import rational
 from emmy.ir import dtype as dt
+from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
-from emmy.ir.operators import MONOIDS, OPERATORS
+from emmy.ir.operators import MONOIDS, OPERATORS, TWISTS
 
 AXIS = {("Axis", 0), ("Reduce", 1), ("Scan", 1), ("Pivot", 1), ("Channel", 1), ("Replace", 1), ("PointReplace", 1), ("IndexReplace", 1),
         ("BodyReduce", 1), ("BodyScan", 1), ("Extent", 0)}
@@ -27,6 +30,7 @@ DEEPEST = 2
 # Operators that jump: over the reals, two roundings of one number may lie on either side.  Only a rule that names one is judged with it.
 JUMPS = ("sign", "floor", "ceil", "trunc", "round", "floordiv", "truncdiv", "mod", "fmod", "eq", "ne", "lt", "le", "isnan")
 MAIN = (dt.f64, dt.f32, dt.f32, dt.f64, dt.i64, dt.bool_, dt.i32)      # types of the roots
+WHY = ("deviation", "squares")         # reasons of a Difference
 CONSTANTS = (1.0, 2.0, 0.0, -0.0, -1.5, float("inf"), float("nan"))
 
 
@@ -38,9 +42,22 @@ class Seed(NamedTuple):
 
 
 def text(at: World, seeds: Iterable[Seed]) -> str:
-    """A world and the roots of seeds, as egglog text."""
+    """A world and the roots of seeds, as egglog text, with the numbers that constants in them stand for."""
     roots = dict.fromkeys(root for seed in seeds for root in seed.roots)
-    return "\n".join((at.text(), *(f"(let $root{k} {root})" for k, root in enumerate(roots))))
+    constants = {c.args for c in calls(*roots, *at.bodies.values()) if c.name in ("Const", "BodyConst")}
+    numbers = sorted(f"(set (Exact {d} {c}) {rational(x)})" for d, c in constants if (x := exactly(_constant(d, c))) is not None)
+    return "\n".join((at.text(), *numbers, *(f"(let $root{k} {root})" for k, root in enumerate(roots))))
+
+
+def _constant(element: Term, bits: Term) -> loop.Const:
+    assert isinstance(element, Lit) and isinstance(bits, Lit)
+    stored = dt.named(str(element.value))
+    return loop.Const(stored, int(bits.value) % (1 << 8 * stored.bytes))
+
+
+def fraction(numerator: int, denominator: int) -> Call:
+    """A number as a term."""
+    return Call("bigrat", (Call("bigint", (Lit(numerator),)), Call("bigint", (Lit(denominator),))))
 
 
 class Maker:
@@ -65,10 +82,12 @@ class Maker:
                 self.bind(p.args, self.choose(self.book.relations[p.name]))
         for p in premises:
             match p:
+                case Call("=", (Var(x), Call("bigrat") as value)) if not variables(value): self.bind((Var(x),), (value,))
                 case Call("=", (Var(x), Lit() as value)) | Call("=", (Lit() as value, Var(x))): self.bind((Var(x),), (value,))
                 case Call("=", (Var(x), Call(name) as made)) | Call("=", (Call(name) as made, Var(x))) if self.book.constructs(name):
                     self.defined.setdefault(x, []).append(made)
-        types = {d for p in premises for c in calls(p) if c.name == "Const" for d in (self.known(c.args[0]),) if isinstance(d, Lit)}
+        named = (self.known(c.args[0]) for c in calls(*premises) if c.name in ("Const", "Number"))
+        types = {d for d in named if isinstance(d, Lit)}
         main = dt.named(str(self.choose(sorted(types)).value)) if types else self.choose(MAIN)
         roots = []
         for x in variables(*premises):
@@ -158,6 +177,15 @@ class Maker:
             return made
         if not isinstance(found, Lit) or not isinstance(found.value, int):
             raise Mismatch
+        return found
+
+    def rational(self, t: Term, dtype: DType) -> Term:
+        """A number that a type has."""
+        found = self.known(t)
+        if isinstance(found, Var):
+            options = ((1, 1), (2, 1), (-3, 1), (0, 1)) if dtype.kind == "int" else ((1, 1), (1, 2), (2, 1), (-3, 1), (0, 1))
+            made = self.env[found.name] = fraction(*self.choose(options))
+            return made
         return found
 
     def axis(self, t: Term) -> Lit:
@@ -292,6 +320,10 @@ class Maker:
                 element = self.text(args[0], (str(dtype),))
                 bits = [dt.bits(dtype, v) for v in (CONSTANTS if dtype.kind == "float" else (0, 1) if dtype is dt.bool_ else (0, 1, 2, 5))]
                 return call(Lit(element), self.number(args[1], [b - (1 << 64) if b >> 63 else b for b in bits]))
+            case "Number":
+                element = self.text(args[0], (str(dtype),) if dtype is not dt.bool_ else ())
+                return call(Lit(element), self.rational(args[1], dtype))
+            case "Difference": return call(Lit(self.text(args[0], WHY)), *(self.value(x, dtype, depth) for x in args[1:]))
             case "IndexValue" | "Index": return call(self.index(args[0]))
             case "Unary" | "Binary" | "Ternary":
                 options = [o.name for o in OPERATORS.values() if o.arity == len(args) - 1 and self.gives(o.name, dtype)]
@@ -318,7 +350,7 @@ class Maker:
             case "Pivot" | "Channel":
                 if dtype.kind != "float":
                     raise Mismatch
-                return call(Lit(self.text(args[0], ("softmax",))), self.axis(args[1]), *(self.value(x, dtype, depth) for x in args[2:]))
+                return call(Lit(self.text(args[0], tuple(TWISTS))), self.axis(args[1]), *(self.value(x, dtype, depth) for x in args[2:]))
             case "Sum":
                 op = self.text(args[0], [o for o in ("add", "mul") if self.gives(o, dtype)])
                 return call(Lit(op), self.values(args[1], dtype, depth))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from emmy.check.court import Disagreement, Made, Tensor
+from emmy.egraph.arithmetic import nearest
 from emmy.evaluate.loop import evaluate_loop
 from emmy.evaluate.values import Array
 from emmy.ir import dtype as dt
@@ -88,6 +89,8 @@ class Writer:
             case "Const", [element, bits]:
                 stored = dt.named(element)
                 return loop.Const(stored, bits % (1 << 8 * stored.bytes))
+            case "Number", [element, q]: return nearest(dt.named(element), q)
+            case "Difference", [_, x, y]: return loop.Apply("sub", (self.value(x), self.value(y)))
             case "IndexValue", [at]: return loop.IndexOf(self.index(at))
             case "Unary" | "Binary" | "Ternary", [op, *xs]: return loop.Apply(op, tuple(map(self.value, xs)))
             case "Sum", [op, [x, *rest]]:

@@ -41,6 +41,7 @@ class World(NamedTuple):
         """The facts of it."""
         lines = [f"(set (Extent {a}) {n})" for a, n in self.extents.items()]
         lines += [f'(set (Stored "{name}") "{t.element.compute}")' for name, t in (*self.inputs.items(), *self.definitions.items())]
+        lines += [f'(Half "{name}")' for name, t in (*self.inputs.items(), *self.definitions.items()) if t.element is not t.element.compute]
         lines += [f'(set (Definition "{name}") {body})' for name, body in self.bodies.items()]
         return "\n".join((*lines, f"(set (FirstFreshAxis) {FRESH})"))
 
@@ -70,7 +71,7 @@ class World(NamedTuple):
         match t.name.removeprefix("Body"), t.args:
             case "Input", (Lit(name), _): return self.inputs[str(name)].element.compute
             case "Tensor", (Lit(name), _): return self.definitions[str(name)].element.compute
-            case "Const", (Lit(element), _): return dt.named(str(element))
+            case "Const" | "Number", (Lit(element), _): return dt.named(str(element))
             case "Cast" | "Round", (Lit(element), _): return dt.named(str(element)).compute
             case "IndexValue" | "Index", _: return dt.i64
             case ("Unary" | "Binary"), (Lit(op), *_) if OPERATORS[str(op)].result == "bool": return dt.bool_
