@@ -106,13 +106,15 @@ class Book:
         return ""
 
     def cone(self, forms: Iterable[Form], without: str, kinds: Sequence[str]) -> list[Named]:
-        """The rules that the premises of `forms` need: bookkeeping, and what derives their facts; none of another class, nor `without`."""
+        """The rules that the premises of `forms` need: bookkeeping, and what derives their facts and no equality;
+        none of another class, nor `without`."""
         needed = {rule.name: rule for rule in self.rules if rule.phase in BOOKKEEPING}
         pending = list(forms)
         while pending:
             for call in calls(*pending.pop().premises):
                 for rule, _ in self.derivers.get(call.name, ()):
-                    if rule.name not in needed and rule.kind in kinds:
+                    equates = any(a.name == "union" for a in self.forms[rule.name].actions)
+                    if rule.name not in needed and rule.kind in kinds and not equates:
                         needed[rule.name] = rule
                         pending.append(self.forms[rule.name])
         return [Named(self.forms[name], f"judge-{rule.phase}", rule) for name, rule in needed.items() if name != without]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 
 from emmy.check.book import Book, Named, settle
-from emmy.check.seeds import text
 from emmy.check.trial import Trial
-from emmy.check.world import world
+from emmy.check.world import text, world
 from emmy.egraph.rulefile import Rule
 
 ROUNDS, NODES, SEEDS = 16, 4_000, 6

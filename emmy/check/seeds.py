@@ -8,19 +8,15 @@ derive is replaced by the premises of one of them.  Side conditions are left to 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import NamedTuple
 
 from emmy.check.book import Book
 from emmy.check.court import Tensor
 from emmy.check.pattern import Call, Form, Lit, Term, Var, calls, substitute, variables
-from emmy.check.world import AXES, BOUND, Choose, Interval, Mismatch, World, coordinates
-from emmy.egraph.arithmetic import exactly
+from emmy.check.world import AXES, BOUND, Choose, Interval, Mismatch, Seed, World, coordinates, fraction
 from emmy.egraph.rulefile import Rule
-from emmy.egraph.terms import rational
 from emmy.ir import dtype as dt
-from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
 from emmy.ir.operators import MONOIDS, OPERATORS, TWISTS
 
@@ -31,33 +27,8 @@ DEEPEST = 2
 JUMPS = ("sign", "floor", "ceil", "trunc", "round", "floordiv", "truncdiv", "mod", "fmod", "eq", "ne", "lt", "le", "isnan")
 MAIN = (dt.f64, dt.f32, dt.f32, dt.f64, dt.i64, dt.bool_, dt.i32)      # types of the roots
 WHY = ("deviation", "squares")         # reasons of a Difference
+FRACTIONS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (-3, 1), (0, 1))
 CONSTANTS = (1.0, 2.0, 0.0, -0.0, -1.5, float("inf"), float("nan"))
-
-
-class Seed(NamedTuple):
-    """Terms on which a rule may fire, and the rules that derive the facts of its premises."""
-
-    roots: tuple[Term, ...]
-    through: tuple[Rule, ...]
-
-
-def text(at: World, seeds: Iterable[Seed]) -> str:
-    """A world and the roots of seeds, as egglog text, with the numbers that constants in them stand for."""
-    roots = dict.fromkeys(root for seed in seeds for root in seed.roots)
-    constants = {c.args for c in calls(*roots, *at.bodies.values()) if c.name in ("Const", "BodyConst")}
-    numbers = sorted(f"(set (Exact {d} {c}) {rational(x)})" for d, c in constants if (x := exactly(_constant(d, c))) is not None)
-    return "\n".join((at.text(), *numbers, *(f"(let $root{k} {root})" for k, root in enumerate(roots))))
-
-
-def _constant(element: Term, bits: Term) -> loop.Const:
-    assert isinstance(element, Lit) and isinstance(bits, Lit)
-    stored = dt.named(str(element.value))
-    return loop.Const(stored, int(bits.value) % (1 << 8 * stored.bytes))
-
-
-def fraction(numerator: int, denominator: int) -> Call:
-    """A number as a term."""
-    return Call("bigrat", (Call("bigint", (Lit(numerator),)), Call("bigint", (Lit(denominator),))))
 
 
 class Maker:
@@ -181,9 +152,8 @@ class Maker:
 
     def rational(self, t: Term, dtype: DType) -> Term:
         """A number that a type has."""
-        found = self.known(t)
-        if isinstance(found, Var):
-            options = ((1, 1), (2, 1), (-3, 1), (0, 1)) if dtype.kind == "int" else ((1, 1), (1, 2), (2, 1), (-3, 1), (0, 1))
+        if isinstance(found := self.known(t), Var):
+            options = ((1, 1), (2, 1), (-3, 1), (0, 1)) if dtype.kind == "int" else FRACTIONS
             made = self.env[found.name] = fraction(*self.choose(options))
             return made
         return found
@@ -250,8 +220,7 @@ class Maker:
         match t:
             case Var(x) if x in self.env: return self.env[x]
             case Var(x) if x in self.defined:
-                done = self.env[x] = self.point(self.defined[x][0])
-                return done
+                return self.env.setdefault(x, self.point(self.defined[x][0]))
             case Var(x):
                 axes = self.choose(((0,), (0, 1), (1,), (1, 2), (), (2, 0), (3,), (0, 1, 2)))
                 made = Call("End", ())
@@ -326,9 +295,9 @@ class Maker:
             case "Difference": return call(Lit(self.text(args[0], WHY)), *(self.value(x, dtype, depth) for x in args[1:]))
             case "IndexValue" | "Index": return call(self.index(args[0]))
             case "Unary" | "Binary" | "Ternary":
-                options = [o.name for o in OPERATORS.values() if o.arity == len(args) - 1 and self.gives(o.name, dtype)]
                 free = isinstance(self.known(args[0]), Var) and "real" in self.kinds
-                op = self.text(args[0], [o for o in options if not free or o not in JUMPS])
+                op = self.text(args[0], [o.name for o in OPERATORS.values() if o.arity == len(args) - 1 and self.gives(o.name, dtype)
+                                         and not (free and o.name in JUMPS)])
                 operand = dtype if OPERATORS[op].result != "bool" else self.choose([d for d in (dt.f32, dt.i64, dt.f64)
                                                                                     if d.kind in OPERATORS[op].kinds] or [dt.bool_])
                 types = [dt.bool_, dtype, dtype] if op == "select" else [operand] * (len(args) - 1)

@@ -11,9 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from emmy.check.seeds import Seed
 from emmy.check.trial import Failure, Trial
-from emmy.check.world import World, world
+from emmy.check.world import Seed, World, world
 
 INPUTS = 5      # settings of the inputs that a seed is tried with
 FAILING = 6     # seeds of chance, of which the smallest is made simpler

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from emmy.check.book import Book, Graph, Named, settle
 from emmy.check.court import DERIVED, Court, Disagreement
 from emmy.check.pattern import Call, Form
-from emmy.check.seeds import Maker, Seed, text
+from emmy.check.seeds import Maker
 from emmy.check.snippet import Example, example
-from emmy.check.world import Choose, Mismatch, World, inputs
+from emmy.check.world import Choose, Mismatch, Seed, World, inputs, text
 from emmy.egraph.rulefile import CLASSES, Rule
 from emmy.errors import EmmyError
 from emmy.evaluate.values import Array

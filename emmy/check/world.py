@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from emmy.check.court import Tensor
-from emmy.check.pattern import Call, Lit, Term
+from emmy.check.pattern import Call, Lit, Term, calls
+from emmy.egraph.arithmetic import exactly
+from emmy.egraph.rulefile import Rule
+from emmy.egraph.terms import rational
 from emmy.evaluate.values import Array
 from emmy.ir import dtype as dt
+from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
 from emmy.ir.operators import OPERATORS
 
@@ -84,6 +88,32 @@ class World(NamedTuple):
 def world(choose: Choose, empty: bool = False) -> World:
     """Axes and no tensors.  `empty`: an axis may have no point."""
     return World({a: choose((2, 3, 4, 3, 1, *([0] if empty else []))) for a in (*range(AXES), *BOUND)}, {}, {}, {})
+
+
+class Seed(NamedTuple):
+    """Terms on which a rule may fire, and the rules that derive the facts of its premises."""
+
+    roots: tuple[Term, ...]
+    through: tuple[Rule, ...]
+
+
+def text(at: World, seeds: Iterable[Seed]) -> str:
+    """A world and the roots of seeds, as egglog text, with the numbers that constants in them stand for."""
+    roots = dict.fromkeys(root for seed in seeds for root in seed.roots)
+    constants = {c.args for c in calls(*roots, *at.bodies.values()) if c.name in ("Const", "BodyConst")}
+    numbers = sorted(f"(set (Exact {d} {c}) {rational(x)})" for d, c in constants if (x := exactly(_constant(d, c))) is not None)
+    return "\n".join((at.text(), *numbers, *(f"(let $root{k} {root})" for k, root in enumerate(roots))))
+
+
+def _constant(element: Term, bits: Term) -> loop.Const:
+    assert isinstance(element, Lit) and isinstance(bits, Lit)
+    stored = dt.named(str(element.value))
+    return loop.Const(stored, int(bits.value) % (1 << 8 * stored.bytes))
+
+
+def fraction(numerator: int, denominator: int) -> Call:
+    """A number as a term."""
+    return Call("bigrat", (Call("bigint", (Lit(numerator),)), Call("bigint", (Lit(denominator),))))
 
 
 def coordinates(at: Term) -> tuple[Term, ...]:

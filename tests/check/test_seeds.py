@@ -11,9 +11,9 @@ from emmy.check.agreement import judge
 from emmy.check.book import Book
 from emmy.check.court import Tensor
 from emmy.check.mutants import mutants, mutated
-from emmy.check.seeds import Maker, text
+from emmy.check.seeds import Maker
 from emmy.check.shrink import Choices
-from emmy.check.world import Mismatch, inputs, world
+from emmy.check.world import Mismatch, inputs, text, world
 from emmy.egraph.rulefile import Rule
 from emmy.ir import dtype as dt
 
