@@ -33,7 +33,7 @@ from emmy.egraph.rulefile import Rule, terms
 from emmy.errors import EmmyError
 
 ROOT = Path(__file__).parents[1]
-ENOUGH, SECONDS, PROCESSES = 60, 2.0, 2
+ENOUGH, SECONDS, PROCESSES = 40, 1.0, 2
 
 INTRODUCTION = """# Mutation
 
@@ -177,9 +177,8 @@ def main() -> None:
             counts = Counter(r.by or "listed" for r in results)
             shown = ", ".join(f"{n} {by}" for by, n in counts.items())
             print(f"{k + 1}/{len(wanted)} {wanted[k][1]}: {shown}", file=sys.stderr, flush=True)
-    text = page(found, reasons)
-    if given.output:
-        given.output.write_text(text)
+            if given.output:        # as far as it has come
+                given.output.write_text(page(found, reasons))
     loose = [r for r in found if not r.by and not reason(r, reasons)]
     for r in loose:
         print(f"not caught: {r.file}: {r.rule}: {r.operator}: {r.what}")

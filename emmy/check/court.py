@@ -123,7 +123,7 @@ class Court:
                 except KeyError:        # an operand has no value yet
                     rest.append((name, sorts, key, row))
                     continue
-                except (ValueError, IndexError) as error:       # operands of other types, or a read outside of its tensor
+                except (TypeError, ValueError, IndexError) as error:    # operands of other types, or a read outside of its tensor
                     raise Disagreement(f"a side has no value: {error}", self.values.get(key)) from error
                 known = self.values.setdefault(key, made)
                 self.compare(known, made)
