@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from emmy.check.book import Book
 from emmy.check.pattern import Call, Form, Lit, Term, Var, calls, variables
 from emmy.egraph.rulefile import Rule
-from emmy.errors import EmmyError
 
 BOUND = 12                      # of constants, where the general question is too hard
 MILLISECONDS = 2_000            # for the general question
@@ -54,10 +53,8 @@ def prove(book: Book, rule: Rule) -> Proof | None:
         return None
     if not rule.ruleset.startswith("index") or not claims:
         return None
-    try:
-        import z3
-    except ImportError:
-        raise EmmyError("z3 is not installed, which proves index rules", "pip install 'emmy-egraph[check]'") from None
+    import z3
+
     try:
         return _proved(z3, form, claims, book)
     except Outside:

@@ -30,6 +30,7 @@ def command(files: Files = None, snippet: options.Snippet = None, target: option
 
     Exit code 1 if a rule is unsound, never fires or grows for ever; 2 if a file does not parse."""
     start = time.monotonic()
+    installed("hypothesis", "z3")
     options.check(target or options.DEFAULT_TARGET, math, rules=files)
     read, extra = opened(files)
     verdicts, faults = judged(read, extra, seconds, bool(files))
@@ -46,6 +47,14 @@ def command(files: Files = None, snippet: options.Snippet = None, target: option
         report(verdicts, faults, bought, time.monotonic() - start)
     if wrong or faults:
         raise typer.Exit(1)
+
+
+def installed(*modules: str) -> None:
+    """EmmyError unless these modules are there."""
+    from importlib.util import find_spec
+
+    if missing := [name for name in modules if find_spec(name) is None]:
+        raise EmmyError(f"{' and '.join(missing)}: not installed, though rules are checked with it", "pip install 'emmy-egraph[check]'")
 
 
 def opened(paths: list[Path] | None) -> tuple[dict[str, list[RuleFile]], dict[str, list[tuple[str, str]]]]:

@@ -87,6 +87,11 @@ def test_a_new_file_passes_as_it_is(tmp_path: Path) -> None:
     assert "none at fault" in Said("rules", "check", tmp_path / "root-twice.egg", "--seconds", "0.5").well()
 
 
+def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert_bad(Said("rules", "check"), "hypothesis and z3: not installed", "emmy-egraph[check]")
+
+
 def test_names_and_places_that_do_not_do(tmp_path: Path) -> None:
     (tmp_path / "taken.egg").write_text("")
     assert_bad(Said("rules", "new", "Root Twice", "--dir", tmp_path), "'Root Twice'", "small letters")
