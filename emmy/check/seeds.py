@@ -292,7 +292,7 @@ class Maker:
             case "Number":
                 element = self.text(args[0], (str(dtype),) if dtype is not dt.bool_ else ())
                 return call(Lit(element), self.rational(args[1], dtype))
-            case "Difference": return call(Lit(self.text(args[0], WHY)), *(self.value(x, dtype, depth) for x in args[1:]))
+            case "Difference" if dtype is not dt.bool_: return call(Lit(self.text(args[0], WHY)), *(self.value(x, dtype, depth) for x in args[1:]))
             case "IndexValue" | "Index": return call(self.index(args[0]))
             case "Unary" | "Binary" | "Ternary":
                 free = isinstance(self.known(args[0]), Var) and "real" in self.kinds
