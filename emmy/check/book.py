@@ -24,8 +24,8 @@ class Graph(EGraph):
     def __init__(self, files: Iterable[tuple[str, str]]):
         self.engine = bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
-        self.files: list[tuple[str, str]] = []
-        for name, text in files:
+        self.files = list(files)
+        for name, text in self.files:
             self.run(text, name)
         self.rulesets = tuple(s for file in self.files for s in parse(*file).rulesets)
 

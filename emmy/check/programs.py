@@ -327,6 +327,6 @@ def corners() -> Iterator[tir.Program]:
     one, true, false = (view(tir.Constant(t, b), (n, n), ()) for t, b in ((dt.i64, 1), (dt.bool_, 1), (dt.bool_, 0)))
     above = apply("le", apply("add", row, one), column)
     chosen = (apply("select", apply("not", apply("lt", row, column)), x, y), apply("select", apply("select", above, true, false), x, y))
-    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32))),),
-                    (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y))):
+    turned = tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32)))
+    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (turned,), (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y))):
         yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))

@@ -26,7 +26,7 @@ DEEPEST = 2
 # Operators that jump: over the reals, two roundings of one number may lie on either side.  Only a rule that names one is judged with it.
 JUMPS = ("sign", "floor", "ceil", "trunc", "round", "floordiv", "truncdiv", "mod", "fmod", "eq", "ne", "lt", "le", "isnan")
 MAIN = (dt.f64, dt.f32, dt.f32, dt.f64, dt.i64, dt.bool_, dt.i32)      # types of the roots
-WHY = ("deviation", "squares")         # reasons of a Difference
+WHY = "deviation", "squares"           # reasons of a Difference
 FRACTIONS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (-3, 1), (0, 1))
 CONSTANTS = (1.0, 2.0, 0.0, -0.0, -1.5, float("inf"), float("nan"))
 
@@ -128,7 +128,7 @@ class Maker:
             case Call("At" | "Replace", (x, *_)): return self.typed(x, main)
             case Call("Binary" | "Unary" | "BodyBinary" | "BodyUnary", (op, *_)) if isinstance(name := self.known(op), Lit):
                 return dt.bool_ if OPERATORS[str(name.value)].result == "bool" else main
-            case Call() if not variables(t): return self.dtype(t)
+            case Call() if not variables(t): return self.world.dtype(t)
         return main
 
     def text(self, t: Term, options: Sequence[str]) -> str:
@@ -253,7 +253,7 @@ class Maker:
                 made = self.env[x] = self.choose(alike) if reused else self.value(self.some_value(dtype, depth, whole), dtype, depth, whole)
             case Call() as pattern: made = self.made(pattern, dtype, depth + 1, whole)
             case _: raise Mismatch
-        if self.dtype(made) is not dtype:
+        if self.world.dtype(made) is not dtype:
             raise Mismatch
         if self.params is None:
             self.pool.setdefault(dtype, []).append(made)
@@ -292,14 +292,15 @@ class Maker:
             case "Number":
                 element = self.text(args[0], (str(dtype),) if dtype is not dt.bool_ else ())
                 return call(Lit(element), self.rational(args[1], dtype))
-            case "Difference" if dtype is not dt.bool_: return call(Lit(self.text(args[0], WHY)), *(self.value(x, dtype, depth) for x in args[1:]))
+            case "Difference" if dtype is not dt.bool_:
+                return call(Lit(self.text(args[0], WHY)), *(self.value(x, dtype, depth) for x in args[1:]))
             case "IndexValue" | "Index": return call(self.index(args[0]))
             case "Unary" | "Binary" | "Ternary":
-                free = isinstance(self.known(args[0]), Var) and "real" in self.kinds
+                free = "real" in self.kinds and isinstance(self.known(args[0]), Var)
                 op = self.text(args[0], [o.name for o in OPERATORS.values() if o.arity == len(args) - 1 and self.gives(o.name, dtype)
                                          and not (free and o.name in JUMPS)])
-                operand = dtype if OPERATORS[op].result != "bool" else self.choose([d for d in (dt.f32, dt.i64, dt.f64)
-                                                                                    if d.kind in OPERATORS[op].kinds] or [dt.bool_])
+                wide = [d for d in (dt.f32, dt.i64, dt.f64) if d.kind in OPERATORS[op].kinds] or [dt.bool_]
+                operand = dtype if OPERATORS[op].result != "bool" else self.choose(wide)
                 types = [dt.bool_, dtype, dtype] if op == "select" else [operand] * (len(args) - 1)
                 return call(Lit(op), *(self.value(a, d, depth) for a, d in zip(args[1:], types, strict=True)))
             case "Cast":
@@ -396,5 +397,3 @@ class Maker:
     def interval(self, t: Term) -> Interval:
         return self.world.interval(t, self.params or ())
 
-    def dtype(self, t: Term) -> DType:
-        return self.world.dtype(t)
