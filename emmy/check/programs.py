@@ -328,5 +328,6 @@ def corners() -> Iterator[tir.Program]:
     above = apply("le", apply("add", row, one), column)
     chosen = (apply("select", apply("not", apply("lt", row, column)), x, y), apply("select", apply("select", above, true, false), x, y))
     turned = tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32)))
-    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (turned,), (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y))):
+    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (turned,),
+                    (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y))):
         yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))
