@@ -23,7 +23,9 @@ def title(block: str) -> str:
 def firings(ir: str, block: str, extra: Iterable[tuple[str, str]] = (), name: str = "") -> Counter[str]:
     """Run a block in a graph of its own; how often each rule matched.  EmmyError where a check fails; it names the file `name`."""
     fired: Counter[str] = Counter()
-    for output in EGraph(ir, extra).run(block, name or title(block)):
+    graph, name = EGraph(ir, extra), name or title(block)
+    graph.files.append((name, block))       # so that an error names its line
+    for output in graph.run(block, name):
         if hasattr(output, "report"):
             fired.update(output.report.num_matches_per_rule)
     return fired
