@@ -1,10 +1,10 @@
-# make run | test | check | gpu: each first makes the environment, which takes no time when nothing has changed.
+# make run | test | check | mutation | gpu: each first makes the environment, which takes no time when nothing has changed.
 # EMMY_VENV names an environment that several checkouts share: it holds the dependencies alone, and PYTHONPATH says which checkout runs.
 
 SHELL := bash
 VENV ?= $(or $(EMMY_VENV),.venv)
 PY := $(VENV)/bin/python
-EXTRAS := test dev $(if $(shell command -v nvidia-smi),cuda)
+EXTRAS := check test dev $(if $(shell command -v nvidia-smi),cuda)
 STAMP := $(VENV)/.installed-$(shell (cat pyproject.toml constraints.txt; echo $(EXTRAS)) | cksum | cut -d' ' -f1)
 export PYTHONPATH := $(CURDIR)$(addprefix :,$(PYTHONPATH))
 
@@ -14,7 +14,7 @@ REQUIREMENTS := import tomllib; \
 	project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["dependencies"], *(r for e in "$(EXTRAS)".split() for r in project["optional-dependencies"][e]), sep="\n")
 
-.PHONY: venv run test check gpu
+.PHONY: venv run test check mutation gpu
 .DEFAULT_GOAL := venv
 
 venv: $(STAMP)
@@ -38,6 +38,9 @@ check: venv
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+
+mutation: venv
+	$(PY) -m benchmarks.mutation --output docs/mutation.md
 
 gpu: venv
 	$(PY) -m pytest -m gpu

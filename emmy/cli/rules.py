@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emmy.cli import options
+from emmy.cli import options, rules_check, rules_new
 from emmy.errors import EmmyError
 
 if TYPE_CHECKING:
@@ -68,3 +68,7 @@ def measured(snippet: str, math: str, rules: options.Rules, budget: str) -> dict
     from emmy.egraph.saturate import run
 
     return together(run(s.program, math, program.rules["loop"], program.budget, apart=True).rules for s in program.stretches)
+
+
+app.command("check")(rules_check.command)
+app.command("new")(rules_new.command)

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import Phase, find, given, settings
 
+from emmy.check.court import Disagreement
+from emmy.check.programs import KINDS, SPELLINGS, arrays, corners, programs, sums
 from emmy.egraph.rulebook import house
 from emmy.evaluate.reference import evaluate_tensor
 from emmy.evaluate.tile import evaluate_tile
 from emmy.ir import tensor_ir as tir
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.agreement import Disagreement, judge
-from tests.egraph.programs import KINDS, SPELLINGS, arrays, corners, programs, sums
+from tests.egraph.agreement import judge
 from tests.evaluate.lowered import fused
 
 SMALL = "small.egg", """(set (LongAxis) 2) (PieceOption 11 3)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from emmy.capture.snippet import capture_snippet
+from emmy.check.programs import programs
 from emmy.egraph.derivation import Derivation, derivation
 from emmy.egraph.forest import Forest
 from emmy.egraph.problem import body
@@ -23,7 +24,6 @@ from emmy.lower.tensor_to_loop import lower
 from emmy.tune.alternatives import Ledger
 from emmy.tune.choose import Rows
 from extract.partition import Kernel
-from tests.egraph.programs import programs
 
 PROGRAMS = {
     "softmax": "F.softmax(torch.randn(8, 32), -1)",

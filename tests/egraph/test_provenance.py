@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from emmy.check.programs import programs
 from emmy.egraph.provenance import ENode, Provenance, made_by
 from emmy.egraph.rulebook import EGraph
 from emmy.egraph.saturate import saturate
@@ -14,7 +15,6 @@ from emmy.egraph.terms import Region
 from emmy.ir import loop_text
 from emmy.ir import tensor_ir as tir
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.programs import programs
 
 SOFTMAX = """loop {
   input x : f32[4, 8]

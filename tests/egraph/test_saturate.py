@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from emmy.check.programs import along, apply, product
 from emmy.egraph.saturate import output_axes, saturate
 from emmy.egraph.terms import Region
 from emmy.errors import EmmyError
@@ -12,7 +13,6 @@ from emmy.ir import tensor_ir as tir
 from emmy.ir.index import Pos
 from emmy.ir.tensor_ir import Tensor
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.programs import along, apply, product
 
 
 def attention(n: int = 16, d: int = 8, layers: int = 1) -> tir.Program:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from emmy.check.programs import arrays, programs
 from emmy.errors import EmmyError
 from emmy.evaluate.loop import evaluate_loop
 from emmy.evaluate.reference import evaluate_tensor
@@ -16,7 +17,6 @@ from emmy.ir import tensor_ir as tir
 from emmy.ir.index import Ax, Pos
 from emmy.ir.loop_text import parse
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.programs import arrays, programs
 
 
 @settings(max_examples=60)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from emmy.check.programs import programs
 from emmy.egraph.canonical import canonical
 from emmy.egraph.saturate import saturate
 from emmy.errors import EmmyError
@@ -15,7 +16,6 @@ from emmy.evaluate.tile import evaluate_kernel, evaluate_tile, unfold
 from emmy.ir import tensor_ir as tir
 from emmy.ir.tile_text import parse, parse_kernel
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.programs import programs
 from tests.evaluate.lowered import fused
 
 ATTENTION = """kernel attention(q: f32[{n}, 64], k: f32[{n}, 64], v: f32[{n}, 64]) -> o: f32[{n}, 64] {{

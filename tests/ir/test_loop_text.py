@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from emmy.check.programs import programs
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tensor_ir as tir
@@ -12,7 +13,6 @@ from emmy.ir.index import Ax, IxAdd, IxConst, IxDiv, IxMod, IxMul, Pos
 from emmy.ir.loop_text import parse, print_program
 from emmy.ir.node import IRError
 from emmy.lower.tensor_to_loop import lower
-from tests.egraph.programs import programs
 
 TEXT = """loop {
   input x : f32[32, 2048]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from emmy.check.programs import programs
 from emmy.ir import tensor_ir as tir
 from emmy.ir import tile_ir as tile
 from emmy.ir.node import IRError
 from emmy.ir.tile_text import parse, parse_kernel, print_kernel, print_program
-from tests.egraph.programs import programs
 from tests.evaluate.lowered import fused
 
 TEXT = """kernel attention(q: f32[64, 16], k: f32[64, 16], v: f32[64, 8]) -> o: f32[64, 8] {

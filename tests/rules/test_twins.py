@@ -10,40 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from emmy.check import twins
 from emmy.egraph.rulebook import ORDER, EGraph, house, rules_folder
 
 HERE = Path(__file__).parent
 BLOCKS = [
-    pytest.param(path.parent.name, block, id=f"{path.parent.name}/{path.stem}/{block.splitlines()[0].strip()[:40]}")
-    for path in sorted(HERE.glob("*/*.egg"))
-    for block in path.read_text().split("\n;;" if not path.read_text().startswith(";;") else ";;")
-    if block.strip()
+    pytest.param(ir, block, id=f"{ir}/{path.stem}/{twins.title(block)[:40]}")
+    for ir in ORDER for path in sorted((HERE / ir).glob("*.egg")) for block in twins.blocks(path.read_text())
 ]
-
-
-def firings(ir: str, block: str) -> dict[str, int]:
-    """Run a block, which raises where a check fails; how often each rule matched."""
-    fired: dict[str, int] = {}
-    for output in EGraph(ir).run(";;" + block, block.splitlines()[0]):
-        for rule, count in output.report.num_matches_per_rule.items() if hasattr(output, "report") else ():
-            fired[rule] = fired.get(rule, 0) + count
-    return fired
 
 
 @pytest.mark.parametrize(("ir", "block"), BLOCKS)
 def test_block(ir: str, block: str) -> None:
     assert "(check" in block
-    firings(ir, block)
+    twins.firings(ir, block)
 
 
 @pytest.mark.parametrize("ir", ORDER)
 def test_every_rule_fires_in_a_twin(ir: str) -> None:
-    twins = {path.name for path in (HERE / ir).glob("*.egg")}
+    files = {path.name for path in (HERE / ir).glob("*.egg")}
     fired: set[str] = set()
     for parameter in BLOCKS:
         if parameter.values[0] == ir:
-            fired |= {rule for rule, count in firings(*parameter.values).items() if count}      # type: ignore[arg-type]
-    assert {rule.file.split("/")[1] for rule in house(ir)} - twins == set(), "rule files without a twin"
+            fired |= {rule for rule, count in twins.firings(*parameter.values).items() if count}      # type: ignore[arg-type]
+    assert {rule.file.split("/")[1] for rule in house(ir)} - files == set(), "rule files without a twin"
     assert {rule.name for rule in house(ir)} - fired == set(), "rules that no twin exercises"
 
 

@@ -92,7 +92,8 @@ class Builder:
         return self.choose(options) if options else self.input(tuple(self.choose(EXTENTS) for _ in range(rank)))
 
     def step(self, kinds: tuple[str, ...]) -> Tensor:
-        return getattr(self, self.choose(kinds))()
+        made: Tensor = getattr(self, self.choose(kinds))()
+        return made
 
     def unary(self) -> Tensor:
         return apply(self.choose(UNARY), self.any())
@@ -326,6 +327,7 @@ def corners() -> Iterator[tir.Program]:
     one, true, false = (view(tir.Constant(t, b), (n, n), ()) for t, b in ((dt.i64, 1), (dt.bool_, 1), (dt.bool_, 0)))
     above = apply("le", apply("add", row, one), column)
     chosen = (apply("select", apply("not", apply("lt", row, column)), x, y), apply("select", apply("select", above, true, false), x, y))
-    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32))),),
+    turned = tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32)))
+    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (turned,),
                     (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y))):
         yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))

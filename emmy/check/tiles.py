@@ -1,0 +1,70 @@
+"""Tile rules: they derive schedules, not equalities.  Judged is that they fire and that they stop; the simulator judges the rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from emmy.check.book import settle
+from emmy.check.programs import along, apply, product, view
+from emmy.egraph.canonical import canonical
+from emmy.egraph.rulebook import hardware_rules, scope, targets
+from emmy.egraph.rulefile import CLASSES, PHASES
+from emmy.egraph.saturate import saturate
+from emmy.egraph.schedule import facts
+from emmy.ir import dtype as dt
+from emmy.ir import loop_ir as loop
+from emmy.ir import tensor_ir as tir
+from emmy.ir import tile_ir as tile
+from emmy.ir.index import Pos
+from emmy.lower import loop_to_tile
+from emmy.lower.tensor_to_loop import lower
+
+ROUNDS, NODES = 16, 60_000
+
+
+def kernels() -> Iterator[tile.Kernel]:
+    """A kernel of each kind: elementwise, transposing, row and column sums, a scan, softmax, products and attention of fp32 and halves."""
+    n = 64
+
+    def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
+        return tir.Input(name, (rows, columns), element)
+
+    def wide(x: tir.Tensor) -> tir.Tensor:
+        return x if x.dtype is dt.f32 else tir.Cast(dt.f32, x)
+
+    x, y = matrix("x"), matrix("y")
+    centred = apply("sub", x, along(tir.Reduce("add", (1,), x), (n, n), (0,)))
+    flipped = view(y, (n, n), (Pos(1), Pos(0)))
+    results = [apply("exp", x), apply("add", x, flipped), tir.Reduce("add", (1,), x), tir.Reduce("max", (0,), x), tir.Scan("add", 1, x),
+               apply("div", x, along(tir.Reduce("add", (1,), x), (n, n), (0,))), tir.Reduce("add", (1,), apply("mul", centred, centred))]
+    for element in (dt.f32, dt.bf16):
+        a, b, c = (matrix(name, element) for name in "abc")
+        score = product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0)))))
+        weight = apply("exp", apply("sub", score, along(tir.Reduce("max", (1,), score), (n, n), (0,))))
+        total = tir.Reduce("add", (1,), weight)
+        results += [product(wide(a), wide(b)), apply("div", product(weight, wide(c)), along(total, (n, n), (0,)))]
+    for result in results:
+        program = lower(tir.Program((("out", result),)))
+        region = saturate(program)
+        bodies = canonical(region)
+        tensors = {name: tile.Tensor(name, t.shape if isinstance(t, loop.Definition) else t.dims, t.element)
+                   for name, t in program.tensors.items()}
+        name = program.outputs[0][1]
+        yield loop_to_tile.kernel("k", bodies[region.home[name]], tensors[name], region.output_axes[name], region.extents, tensors)
+
+
+def judged(extra: Iterable[tuple[str, str]] = ()) -> tuple[Counter[str], str]:
+    """How often each rule fires on these kernels on each target, and how a graph grows that does not stop; "" where all do."""
+    fired: Counter[str] = Counter()
+    extra = tuple(extra)
+    for kernel in kernels():
+        for target in targets():
+            with scope("tile", [hardware_rules(target), *extra]) as graph:
+                graph.run("\n".join(facts(kernel)), "<kernel>")
+                for phase in PHASES["tile"]:
+                    sizes = settle(graph, graph.phase(phase, CLASSES), ROUNDS, NODES)
+                    if len(sizes) > ROUNDS or sizes[-1] > NODES:
+                        return fired, f"phase {phase} on {target}: {', '.join(map(str, sizes[:6]))} … {sizes[-1]} rows"
+                fired.update({rule: n for rule, n in graph.fired.items() if n})
+    return fired, ""
