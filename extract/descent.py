@@ -8,6 +8,8 @@ from itertools import combinations
 from extract.kernels import Kernels
 from extract.problem import Kernel, Solution
 
+FAR = 2.0       # a start that costs more than this times the best result so far is not worth a descent
+
 
 class Descent:
     """The best partitions met, one for each set of tensors that is written, of which `count` are wanted."""
@@ -19,7 +21,11 @@ class Descent:
 
     def ranked(self, starts: Iterable[frozenset[str]]) -> tuple[Solution, ...]:
         """The best local optimum reached from `starts`, then the other partitions met, cheapest first."""
-        reached = [s for s in map(self.descend, starts) if s is not None]
+        reached: list[Solution] = []
+        for kept in starts:
+            worse = min((s.seconds for s in reached), default=float("inf")) * FAR
+            if (self.program(kept, worse) is not None) and (s := self.descend(kept)) is not None:
+                reached.append(s)
         if not reached:
             return ()
         first = min(reached, key=lambda s: s.seconds)
@@ -59,15 +65,14 @@ class Descent:
             order[w] = k
             return True
 
-        if not all(visit(o, frozenset()) for o in self.problem.outputs) or sum(k.floor for k in order.values()) >= limit:
+        if not all(visit(o, frozenset()) for o in self.problem.outputs):
             return None
-        floors, total = sum(k.floor for k in order.values()), 0.0
-        for k in order.values():
-            floors -= k.floor
-            total += self.kernels.priced(k)
-            if total + floors >= limit:
+        least = sum(self.kernels.estimate(k) for k in order.values())
+        for k in sorted((k for k in order.values() if not self.kernels.known(k)), key=lambda k: -k.floor):
+            if least >= limit:
                 return None
-        return Solution(total, tuple(order.values()))
+            least += self.kernels.priced(k) - k.floor
+        return Solution(least, tuple(order.values())) if least < limit else None
 
     def descend(self, kept: frozenset[str]) -> Solution | None:
         """The local optimum reached from a kept set: passes over the moves until one finds no move that helps."""

