@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 from emmy.egraph.canonical import canonical, digest, spell
 from emmy.egraph.terms import Region, Term
+from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
+from emmy.ir.tensor_ir import Input
 from extract.cost import TENSOR_SHARE
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
@@ -26,6 +28,18 @@ class Kept(NamedTuple):
     home: int
     axes: tuple[int, ...]
     element: DType
+
+
+def contiguous_last(order: tuple[int, ...], body: Value, sizes: dict[str, int]) -> tuple[int, ...]:
+    """`order` with the axis last along which most of what the body reads lies contiguous: what is written then lies as it is read."""
+    reads = dict.fromkeys(order, 0)
+    for v in loop.walk((body,)):
+        if isinstance(v, loop.Load) and len(v.point) > 1 and isinstance(v.point[-1], Ax) and v.point[-1].a in reads:
+            reads[v.point[-1].a] += sizes[v.tensor]
+    most = max(order, key=reads.__getitem__, default=None)
+    if most is None or reads[most] <= reads[order[-1]]:
+        return order
+    return *(a for a in order if a != most), most
 
 
 class Outlined(NamedTuple):
@@ -47,6 +61,7 @@ def outline(region: Region) -> Outlined:
     candidates = sorted(region.may_keep - held)
     bodies = canonical(region, candidates)
     positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
+    sizes_of = {t.name: prod(t.dims if isinstance(t, Input) else t.shape) for t in region.program.everything}
     added: dict[int, Term] = {}
     for c in candidates:
         if c not in bodies:
@@ -54,7 +69,7 @@ def outline(region: Region) -> Outlined:
         text, speller = spell(bodies[c], {}, region.extents)
         met = [a for a in speller.axes if a in region.deps[c]]
         outer = iter(sorted((a for a in met if a in positions), key=positions.__getitem__))
-        order = tuple(next(outer) if a in positions else a for a in met)
+        order = contiguous_last(tuple(next(outer) if a in positions else a for a in met), bodies[c], sizes_of)
         if set(order) != region.deps[c] or not order:
             continue
         sizes = ",".join(str(region.extents[a]) for a in order)

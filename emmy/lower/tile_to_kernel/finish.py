@@ -16,7 +16,7 @@ from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
 def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable[[Emitter, Expr], None] | None = None,
               arrays: Mapping[Load, str] | None = None) -> None:
-    """Compute and store the `width` output elements from `start` (a multiple of `width`) along `axis`, the output's last axis.
+    """Compute and store the `width` output elements from `start` (a multiple of `width`) along `axis`, as vectors along the last axis.
     `bind` makes values that are known for the neighbour at an offset those of its scope; `arrays` hold loads read already."""
     kernel, output = scope.kernel, scope.kernel.output
     scope.hoist([kernel.result], axis)
@@ -31,6 +31,10 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
     inner = scope.neighbour(axis, start, lane, held)
     if bind is not None:
         bind(inner, lane)
+    if axis != kernel.outer[-1]:
+        inner.emit(StoreGlobal(output.name, inner.output_offset(), inner.value(kernel.result)))
+        scope.emit(For(lane, const(scope.integer, 0), const(scope.integer, width), const(scope.integer, 1), True, tuple(inner.body)))
+        return
     inner.emit(SetElement(out, output.element.compute, lane, inner.value(kernel.result)))
     scope.emit(DeclareArray(out, output.element.compute, width, None))
     scope.emit(For(lane, const(scope.integer, 0), const(scope.integer, width), const(scope.integer, 1), True, tuple(inner.body)))

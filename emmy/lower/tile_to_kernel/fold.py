@@ -217,7 +217,8 @@ def write(scope: Emitter, columns: tuple[int, ...], team: Team) -> None:
         return
     *rest, last = columns
     extents = kernel.extents
-    width = team.width if extents[last] % team.width == 0 and last == kernel.outer[-1] else 1
+    neighbours = last == kernel.outer[-1] or team.held is not None      # what is held was read in runs of this width
+    width = team.width if extents[last] % team.width == 0 and neighbours else 1
     scope.hoist([kernel.result], *columns)
     if not rest:
         def step(body: Emitter, start: Expr, number: int) -> None:

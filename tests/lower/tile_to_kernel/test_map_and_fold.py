@@ -63,3 +63,14 @@ def test_folds_that_read_folds(row: str, n: int) -> None:
     softmax = op("div", weight, loop.Channel("softmax", 1, folded, number(1)))
     e = np.exp(x)
     check(over_rows(softmax, (0, 2), n), "fold", row, (2,), e / e.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("work", ["WORK=t64,TILE=v4,REDUCE=coop", "WORK=w2,TILE=v4,REDUCE=warp"])
+@pytest.mark.parametrize("axes, columns", [((0, 3), (3,)), ((3, 0), (3,))])
+def test_what_is_held_is_written_along_any_axis(work: str, axes: tuple[int, ...], columns: tuple[int, ...]) -> None:
+    """x / sum x, the row kept in registers between, as it lies and transposed."""
+    t, n = tensors(x=(ROWS, 64)), 64
+    k = over_rows(op("div", load(t, "x", 0, 3), total(1, load(t, "x", 0, 1))), axes, n)
+    x = random(k)["x"].astype(np.float64)
+    wanted = x / x.sum(1, keepdims=True)
+    check(k, "fold", f"{work},STAGE=reg", columns, wanted if axes == (0, 3) else wanted.T)
