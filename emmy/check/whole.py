@@ -77,8 +77,8 @@ def together(book: Book, count: int) -> tuple[Counter[str], tuple[str, Example |
 
     quick = settings(max_examples=max(1, count // len(set(programs.KINDS))), database=None, deadline=None, derandomize=True,
                      phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    for program in programs.sums():
+    for program in (*programs.sums(), *programs.corners()):
         agrees(program)
-    for kind in dict.fromkeys(programs.KINDS):
+    for kind in dict.fromkeys((*programs.KINDS, *programs.SPELLINGS)):
         quick(given(programs.programs(kinds=(kind,)))(agrees))()
     return sum((Counter(g.fired) for g in graphs.values()), Counter()), found[0] if found else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,15 +32,16 @@ def command(files: Files = None, snippet: options.Snippet = None, target: option
     Exit code 1 if a rule is unsound, never fires or grows for ever; 2 if a file does not parse."""
     start = time.monotonic()
     installed("hypothesis", "z3")
-    options.check(target or options.DEFAULT_TARGET, math, rules=files)
-    read, extra = opened(files)
+    house, further = parted(files or ())
+    options.check(target or options.DEFAULT_TARGET, math, rules=further)
+    read, extra = opened(house, further)
     verdicts, faults = judged(read, extra, seconds, bool(files))
-    faults = [*faults, *(fault for path in files or () for fault in twin_faults(path, extra))]
+    faults = [*faults, *(fault for path in further for fault in twin_faults(path, extra))]
     bought = None
     if snippet is not None:
         from emmy.check.gain import gain
 
-        bought = gain(options.captured(snippet, None), files or (), [v.name for v in verdicts], target or options.DEFAULT_TARGET, math)
+        bought = gain(options.captured(snippet, None), further, [v.name for v in verdicts], target or options.DEFAULT_TARGET, math)
     wrong = [v for v in verdicts if v.faults]
     if json is not None:
         options.write_json(json, {"rules": [v.json() for v in verdicts], "faults": faults, "gain": bought._asdict() if bought else None})
@@ -57,19 +59,29 @@ def installed(*modules: str) -> None:
         raise EmmyError(f"{' and '.join(missing)}: not installed, though rules are checked with it", "pip install 'emmy-egraph[check]'")
 
 
-def opened(paths: list[Path] | None) -> tuple[dict[str, list[RuleFile]], dict[str, list[tuple[str, str]]]]:
-    """The files to judge, by IR, and those loaded besides the house's; EmmyError for what does not parse or type-check."""
+def parted(paths: Iterable[Path]) -> tuple[list[str], list[Path]]:
+    """The files that are the house's, by their names there, and those that are not."""
+    from emmy.egraph.rulebook import ORDER, rule_files, rules_folder
+
+    shipped = {(rules_folder() / name).resolve(): name for ir in ORDER for name, _ in rule_files(ir)}
+    paths = list(paths)
+    return [shipped[p.resolve()] for p in paths if p.resolve() in shipped], [p for p in paths if p.resolve() not in shipped]
+
+
+def opened(house: Sequence[str], paths: Sequence[Path]) -> tuple[dict[str, list[RuleFile]], dict[str, list[tuple[str, str]]]]:
+    """The files to judge, by IR (all of the house's if none is named), and those loaded besides the house's; EmmyError for what does not
+    parse or type-check."""
     from emmy.egraph.rulebook import ORDER, EGraph, extra_rules, rule_files
     from emmy.egraph.rulefile import parse
 
-    extra = extra_rules(paths or ())
+    extra = extra_rules(paths)
     for ir, files in extra.items():
         if files:
             EGraph(ir, files)
-    if not paths:
+    named = {*house, *map(str, paths)}
+    if not named:
         return {ir: [parse(*file) for file in rule_files(ir)] for ir in ORDER}, extra
-    named = {str(path) for path in paths}
-    read = {ir: [parse(*file) for file in files if file[0] in named] for ir, files in extra.items()}
+    read = {ir: [parse(*file) for file in (*rule_files(ir), *extra[ir]) if file[0] in named] for ir in ORDER}
     for file in (file for found in read.values() for file in found):
         if not file.rules:
             raise EmmyError(f"{file.name} has no rule", "write one; `emmy rules new NAME` starts a file with an example")

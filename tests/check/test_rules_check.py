@@ -13,7 +13,7 @@ from emmy.check.integers import prove
 from emmy.check.redundancy import redundant
 from emmy.check.tiles import judged
 from emmy.egraph.rulebook import house
-from tests.said import Said, assert_bad
+from tests.said import ROOT, Said, assert_bad
 
 QUICK = 0.1         # seconds of the processor for each rule of the house; the command gives each six
 GOOD = '; a root squared\n(rewrite (Binary "mul" (Unary "sqrt" x) (Unary "sqrt" x)) x :ruleset algebra-real :name "root-squared")\n'
@@ -100,3 +100,8 @@ def test_names_and_places_that_do_not_do(tmp_path: Path) -> None:
     assert_bad(Said("rules", "new", "mine", "--dir", tmp_path / "nowhere"), "nowhere")
     assert_bad(Said("rules", "check", tmp_path / "taken.egg"), "taken.egg has no rule", "emmy rules new")
     assert_bad(Said("rules", "check", tmp_path / "missing.egg"), "missing.egg")
+
+
+def test_a_file_of_the_house_is_judged_as_such() -> None:
+    said = Said("rules", "check", ROOT / "rules" / "loop" / "exponent.egg", "--seconds", "0.1")
+    assert said.code == 0 and "log-of-exp" in said.out and "factor-out" not in said.out, said.err
