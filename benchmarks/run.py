@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.measure import Row, label, machine, measure, synchronize
-from benchmarks.worker import Worker
+from emmy.runtime.process import Worker
 from emmy.errors import EmmyError
 from emmy.runtime.timing import Rates
 

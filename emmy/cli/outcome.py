@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.errors import EmmyError
 from emmy.evaluate.error import Error, compare, tolerance
+from emmy.instructions.resources import thread_statements
 from emmy.runtime.arrays import to_torch
 from emmy.runtime.plan import Launch, Plan, Role
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from emmy.ir.kernel_ir import Kernel, Stmt
+    from emmy.ir.kernel_ir import Kernel
     from emmy.pipeline import Program
     from emmy.runtime.bundle import Bundle
 
@@ -121,17 +122,12 @@ def on_cpu(program: Program, simulate: bool, force: bool, out: Console) -> Outco
 
 def expect(kernels: Sequence[Kernel], force: bool, out: Console) -> None:
     """Say how much there is to simulate; EmmyError if it is too much and not forced."""
-    work = sum(k.threads * statements(k.body) for k in kernels)
+    work = sum(map(thread_statements, kernels))
     if work > SIMULATED and not force:
         raise EmmyError(f"the simulator would run {work:.1e} thread-statements, more than {SIMULATED:.0e}",
                         "take smaller inputs or --device numpy, or add --force and wait")
     if work > SIMULATED / 10:
         out.print(f"simulating {work:.1e} thread-statements takes a while")
-
-
-def statements(body: tuple[Stmt, ...]) -> int:
-    """The statements that a thread runs, loops of unknown length counted once."""
-    return sum(1 + s.trips * sum(map(statements, s.bodies)) for s in body)
 
 
 # -- on a GPU -------------------------------------------------------------------------------------------------------

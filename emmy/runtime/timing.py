@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from emmy.errors import EmmyError
 
 Run = Callable[[], object]
-TURN_US = 20_000.0  # device time that one replay aims at
+TURN_US = 20_000.0  # device time that one replay aims at, unless told otherwise
 INNER = (1, 50)  # least and most runs in a graph
 CALLS_S = 1.0  # seconds after which calls are no longer repeated
 
@@ -34,8 +34,9 @@ def device_us(run: Run, *, repeats: int = 7) -> float:
     return device_times({"run": run}, repeats=repeats)["run"].us
 
 
-def device_times(candidates: Mapping[str, Run], *, repeats: int = 7) -> dict[str, Timing]:
-    """The device time of each candidate.  A candidate launches on torch's current stream and may allocate, but must not synchronize."""
+def device_times(candidates: Mapping[str, Run], *, repeats: int = 7, turn_us: float = TURN_US) -> dict[str, Timing]:
+    """The device time of each candidate, from `repeats` replays of about `turn_us` of device time.  A candidate launches on torch's
+    current stream and may allocate, but must not synchronize."""
     import torch
 
     flush = _flusher()
@@ -44,7 +45,7 @@ def device_times(candidates: Mapping[str, Run], *, repeats: int = 7) -> dict[str
     for name, run in candidates.items():
         _warm_up(run)
         once = _elapsed_us(_graph([flush, run]))
-        inner = min(max(round(TURN_US / max(once, 1.0)), INNER[0]), INNER[1])
+        inner = min(max(round(turn_us / max(once, 1.0)), INNER[0]), INNER[1])
         if inner not in baselines:
             baselines[inner] = _graph([flush] * inner)
         try:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from benchmarks.worker import Worker
+from emmy.runtime.process import Worker
 from emmy.errors import EmmyError
 
 

@@ -1,0 +1,191 @@
+"""One candidate on a device: its numbers, then its time.
+
+The numbers are checked first.  At sampled points of the output they are compared with the kernel's own meaning, evaluated there on NumPy
+with sums in float64 (`emmy.evaluate.points`); everywhere else with the first candidate that was right there.  Where two candidates
+differ by more than their tolerances, the points of greatest difference are evaluated, and who is off is wrong.  Memory is poisoned
+before the run, so that an element nobody wrote is seen.
+
+A device is a function from a problem and a compiled candidate to a `Result`.  `cuda` is the GPU; the stand-in needs none: its numbers
+are the simulator's where the kernel is small, and its time is the predicted one, off by an amount that the row alone decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from emmy.errors import EmmyError
+from emmy.evaluate.error import Error, compare, tolerance
+from emmy.evaluate.points import evaluate_points, sample
+from emmy.evaluate.values import Array
+from emmy.tune.candidate import Compiled, Problem
+
+REPEATS, TURN_US = 3, 5000.0        # turns of a candidate, and the device time of each
+DOUBTED = 64                        # points that are evaluated where two candidates differ
+SIMULATED = 300_000                 # thread-statements that the stand-in simulates
+NOISE = 0.25                        # of the stand-in's times, as a standard deviation of their logarithm
+
+
+class Result(NamedTuple):
+    """What became of a candidate: one of `database.STATUSES`; times in microseconds if it is right; its error against float64; the row
+    that was taken for right before it and is not."""
+
+    status: str
+    us: float | None = None
+    spread_us: float | None = None
+    error: float | None = None
+    note: str = ""
+    overturned: str = ""
+
+
+class Verdict(NamedTuple):
+    """Whether an output is right, its error at the points looked at, and the row that was taken for right before and is not."""
+
+    right: bool
+    error: Error
+    overturned: str = ""
+
+
+class Judge:
+    """The numbers of a kernel: what they are at sampled points, and all of those that were right there first."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.kernel, self.drawn = problem.kernel, problem.drawn
+        self.size = prod(self.kernel.output.shape)
+        self.places = sample(self.kernel) if self.size else np.zeros(0, np.int64)
+        self.wanted = self.at(self.places)
+        self.allowed = tolerance(self.kernel.output.element)
+        self.first: tuple[str, Any] | None = None       # a row and its output
+
+    def at(self, places: Array) -> Array:
+        """What the output is at flat places, in float64 (whole numbers as they are)."""
+        found = evaluate_points(self.kernel, self.drawn, places) if len(places) else np.zeros(0)
+        return found.astype(np.float64 if self.kernel.output.element.kind == "float" else np.int64)
+
+    def __call__(self, row: str, output: Any) -> Verdict:
+        """Whether the output of a row, a torch tensor whose memory was poisoned, is right."""
+        import torch
+
+        def off(places: Array, wanted: Array) -> Error:
+            return compare(flat[torch.from_numpy(places).to(flat.device)], torch.from_numpy(np.ascontiguousarray(wanted)).to(flat.device))
+
+        flat = output.reshape(-1)
+        error = off(self.places, self.wanted)
+        if not error.within(self.allowed):
+            return Verdict(False, error)
+        if self.first is None:      # nobody to compare with: what the memory held before is suspicious
+            doubted = (torch.isnan(flat) if flat.dtype.is_floating_point else flat == -1).nonzero().reshape(-1)
+        elif compare(flat, (other := self.first[1]).double() if flat.dtype.is_floating_point else other).within(2 * self.allowed):
+            return Verdict(True, error)
+        else:
+            difference = torch.nan_to_num((flat.double() - other.double()).abs(), nan=float("inf"))
+            doubted = difference.topk(min(DOUBTED, self.size)).indices
+        places = np.sort(doubted[:DOUBTED].cpu().numpy())
+        if len(places) and not (error := off(places, self.at(places))).within(self.allowed):
+            return Verdict(False, error)
+        overturned = self.first[0] if self.first and not compare(other[torch.from_numpy(places).to(flat.device)], torch.from_numpy(
+            self.at(places)).to(flat.device)).within(self.allowed) else ""
+        if self.first is None or overturned:
+            self.first = row, flat.clone()
+        return Verdict(True, error, overturned)
+
+
+def wrong(error: Error, allowed: float) -> Result:
+    """The result of a candidate whose numbers are off."""
+    note = f"relative error {error.relative:.3g} (tolerance {allowed:g}), {error.mismatched_nonfinite} NaN or infinities misplaced"
+    return Result("wrong", error=error.relative, note=note)
+
+
+class Bench:
+    """A problem on the GPU of this process: its tensors there, and its judge."""
+
+    def __init__(self, problem: Problem) -> None:
+        from emmy.runtime.launch import cuda_device
+
+        self.device = cuda_device()
+        self.judge = Judge(problem)
+        self.tensors = tuple(x.tensor(self.device) for x in problem.tensors)
+
+    def measure(self, compiled: Compiled) -> Result:
+        """Check, then time."""
+        import functools
+
+        import torch
+
+        from emmy.runtime.launch import Executable
+        from emmy.runtime.timing import device_times
+
+        run = Executable(compiled.plan, compiled.cubin, {}, self.device)
+        (output,) = run(*self.tensors, out=run.poisoned())
+        torch.cuda.synchronize()
+        verdict = self.judge(compiled.candidate.row, output)
+        if not verdict.right:
+            return wrong(verdict.error, self.judge.allowed)
+        timing = device_times({"": functools.partial(run, *self.tensors)}, repeats=REPEATS, turn_us=TURN_US)[""]
+        return Result("right", timing.us, timing.spread_us, verdict.error.relative, overturned=verdict.overturned)
+
+
+_bench: tuple[str, Bench] | None = None     # of this process: the problem that it measured last
+
+
+def cuda(problem: Problem, compiled: Compiled) -> Result:
+    """Measure on the GPU of this process.  EmmyError where there is none; a kernel that faults raises what torch or CUDA do."""
+    global _bench
+    if _bench is None or _bench[0] != problem.identity:
+        _bench = None       # its memory first
+        _bench = problem.identity, Bench(problem)
+    return _bench[1].measure(compiled)
+
+
+def synchronize() -> None:
+    """Raises if this process's CUDA context is broken; gives unused memory back."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def stand_in(problem: Problem, compiled: Compiled) -> Result:
+    """Measure without a GPU: numbers by the simulator where the kernel is small, time by the model and the row."""
+    seed = int.from_bytes(hashlib.sha256(f"{problem.identity} {compiled.candidate.row}".encode()).digest()[:8], "big")
+    noise = float(np.random.default_rng(seed).normal(0, NOISE))
+    error = simulated(problem, compiled)
+    judge_allows = tolerance(compiled.plan.buffers[-1].element)
+    if error is not None and not error.within(judge_allows):
+        return wrong(error, judge_allows)
+    us = compiled.candidate.predicted_us * float(np.exp(noise))
+    return Result("right", us, 0.01 * us, error.relative if error else None)
+
+
+def simulated(problem: Problem, compiled: Compiled) -> Error | None:
+    """The error of the kernel's run in the simulator against its Tile IR on NumPy; None if that would take long."""
+    from emmy.evaluate.simulate import simulate
+    from emmy.evaluate.tile import evaluate_kernel
+    from emmy.instructions.resources import thread_statements
+    from emmy.ir.tile_text import parse_kernel
+    from emmy.lower import tile_to_kernel
+
+    lowered = tile_to_kernel.lower(parse_kernel(compiled.candidate.text))
+    if thread_statements(lowered) > SIMULATED:
+        return None
+    kernel, arrays = problem.kernel, {name: x.array() for name, x in problem.drawn.items()}
+    wanted = evaluate_kernel(kernel, arrays)
+    memory = [*(arrays[t.name].reshape(-1).copy() for t in kernel.tensors), np.zeros(wanted.size, wanted.dtype)]
+    simulate(lowered, {p.name: x for p, x in zip(lowered.parameters, memory, strict=True)})
+    return compare(memory[-1].reshape(wanted.shape), wanted.astype(np.float64) if wanted.dtype.kind not in "biu" else wanted)
+
+
+Device = Callable[[Problem, Compiled], Result]
+DEVICES: dict[str, Device] = {"cuda": cuda, "stand-in": stand_in}
+
+
+def device(name: str) -> Device:
+    """The device of that name; EmmyError if there is none."""
+    if name not in DEVICES:
+        raise EmmyError(f"unknown device {name!r} to measure on", f"the devices are {', '.join(DEVICES)}")
+    return DEVICES[name]
