@@ -28,7 +28,7 @@ Force = Annotated[bool, typer.Option("--force", help="Simulate however long it t
 
 def command(file: File = None, snippet: options.Snippet = None, device: Device = None, target: options.Target = None,
             math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None, budget: options.Budget = "",
-            json: options.Json = None, force: Force = False) -> None:
+            measured: options.Measured = True, json: options.Json = None, force: Force = False) -> None:
     """Run on the example inputs and compare with eager computed in float64.  Times are told only of right numbers."""
     if device not in (None, *DEVICES):
         raise EmmyError(f"unknown device {device!r}", f"the devices are {', '.join(DEVICES)}")
@@ -36,7 +36,7 @@ def command(file: File = None, snippet: options.Snippet = None, device: Device =
     if file is not None and snippet is None and file.endswith(SUFFIX):
         outcome = run_bundle(Path(file), device, compiled=target is None and math == "fast" and not rules and not knobs and not budget)
     else:
-        outcome = run_program(file, snippet, device, target, math, knobs, rules, budget, force, out)
+        outcome = run_program(file, snippet, device, target, math, knobs, rules, budget, measured, force, out)
     show(outcome, out)
     if json is not None:
         options.write_json(json, outcome.fields())
@@ -48,15 +48,15 @@ def command(file: File = None, snippet: options.Snippet = None, device: Device =
 
 
 def run_program(file: str | None, snippet: str | None, device: str | None, target: str | None, math: str, knobs: str, rules: options.Rules,
-                budget: str, force: bool, out: Console) -> Outcome:
+                budget: str, measured: bool, force: bool, out: Console) -> Outcome:
     """Compile and run; without a device, on the GPU if there is one."""
     from emmy.cli import outcome
 
     options.check(target or options.DEFAULT_TARGET, math, knobs, rules, budget)
     alone = device is None and not outcome.gpu_is_there()
     if device in (None, "cuda") and not alone:
-        return outcome.on_cuda(options.program(snippet, file, outcome.gpu_target(target), math, knobs, rules, budget))
-    program = options.program(snippet, file, target, math, knobs, rules, budget)
+        return outcome.on_cuda(options.program(snippet, file, outcome.gpu_target(target), math, knobs, rules, budget, measured=measured))
+    program = options.program(snippet, file, target, math, knobs, rules, budget, measured=measured)
     _ = program.plan
     if alone:
         out.print("no GPU here: running on the NumPy device")

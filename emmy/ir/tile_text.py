@@ -63,9 +63,6 @@ def print_kernel(kernel: tile.Kernel) -> str:
         block = [head, *(f"  {line}" for line in (*lets, last))] if lets else [f"{head} {last}"]
         lines.extend("  " * depth + line for line in block)
 
-    def tensor(t: tile.Tensor) -> str:
-        return f"{spelled(t.name, ())}: {type_text(t.element, t.shape)}"
-
     lines: list[str] = []
     if kernel.schedule is not None:
         s = kernel.schedule
@@ -85,8 +82,15 @@ def print_kernel(kernel: tile.Kernel) -> str:
             upto = f" <= {writer.term(f.upto)}" if f.upto is not None else ""
             put(f"{f.name}[{spans[0]}] = {head}{upto} :", f.lifts[0], depth)
     put(f"store {spelled(kernel.output.name, ())}[{several(kernel.outer)}] =", kernel.result)
-    head = f"kernel {spelled(kernel.name, ())}({', '.join(map(tensor, kernel.tensors))}) -> {tensor(kernel.output)} {{"
-    return "\n".join([head, *(f"  {line}" for line in lines), "}", ""])
+    return "\n".join([f"{signature(kernel)} {{", *(f"  {line}" for line in lines), "}", ""])
+
+
+def signature(kernel: tile.Kernel) -> str:
+    """The first line of a kernel's text: its name, and the tensors that it reads and writes with their types."""
+    def tensor(t: tile.Tensor) -> str:
+        return f"{spelled(t.name, ())}: {type_text(t.element, t.shape)}"
+
+    return f"kernel {spelled(kernel.name, ())}({', '.join(map(tensor, kernel.tensors))}) -> {tensor(kernel.output)}"
 
 
 class _Parser(BodyReader):

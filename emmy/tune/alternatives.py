@@ -48,8 +48,8 @@ class Ledger:
         self.problem = problem(self.outlined, rows.gpu)
         self.solution = partition.search(self.problem, self.price)
         if pins:
-            chosen = (self.scheduled(k.writes, body(self.outlined, k)) for k in self.solution.kernels)
-            rows.found |= rows.pinned({s.identity: s for s in chosen}, pins)
+            chosen = {k.writes: self.scheduled(k.writes, body(self.outlined, k)) for k in self.solution.kernels}
+            rows.found |= rows.pinned({s.identity: s for s in chosen.values()}, pins, ((s.identity, t) for t, s in chosen.items()))
 
     def scheduled(self, tensor: str, value: Value) -> Scheduled:
         """The kernel that writes a tensor by a body, with its best row."""
