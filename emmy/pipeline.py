@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from math import prod
@@ -77,6 +78,14 @@ class Program:
         if self._evidence is None:
             return here(hardware.for_target(self.target).name, self.math)
         return self._evidence
+
+    def knowing(self, evidence: Evidence) -> Program:
+        """The same program, saturated once for both, chosen anew on evidence."""
+        other = copy.copy(self)
+        for stage in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "executable"):
+            vars(other).pop(stage, None)
+        other._evidence = evidence
+        return other
 
     @cached_property
     def choice(self) -> Choice:

@@ -39,7 +39,7 @@ class Worker:
         if self._process is None:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._healthy, self._environment))
+            self._process = context.Process(target=_serve, args=(theirs, self._healthy, self._environment), daemon=True)
             self._process.start()
             theirs.close()
         try:

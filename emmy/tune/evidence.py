@@ -2,7 +2,8 @@
 
 A row that was measured and right takes what was measured.  One that was wrong, crashed, ran out of time or did not compile is left out,
 unless no other row is there.  Any other row takes what the model predicts, times what measured rows of the kernel took of their
-predictions in the median, but no less than the best of them: guesses do not outrank measurements.
+predictions in the median, but no less than the best of them: guesses do not outrank measurements.  A kernel that was never measured
+takes what the model predicts, times what the kernels that were took of their predictions in the median.
 """
 
 from __future__ import annotations
@@ -23,12 +24,22 @@ class Evidence:
 
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
         self.found: dict[str, dict[str, Measurement]] = {}
+        self._share: float | None = None
         for m in sorted(measurements, key=lambda m: m.at):
-            self.found.setdefault(m.identity, {})[m.row] = m
+            self.add(m)
 
     def add(self, m: Measurement) -> None:
         """A measurement more, newer than all others of its row."""
         self.found.setdefault(m.identity, {})[m.row] = m
+        self._share = None
+
+    @property
+    def share(self) -> float:
+        """What a kernel of the device takes of its prediction, in the median."""
+        if self._share is None:
+            kernels = ([m.us / m.predicted_us for m in rows.values() if m.us and m.predicted_us] for rows in self.found.values())
+            self._share = median(medians) if (medians := [median(shares) for shares in kernels if shares]) else 1.0
+        return self._share
 
     def of(self, identity: str) -> Mapping[str, Measurement]:
         """The measurements of a kernel, by row."""
@@ -39,7 +50,7 @@ class Evidence:
         known = self.of(identity)
         taken = {row: m.us * 1e-6 for row, m in known.items() if m.status == "right" and m.us is not None}
         shares = [taken[row] / seconds for row, seconds in predicted if row in taken and seconds > 0]
-        share = median(shares) if shares else 1.0
+        share = median(shares) if shares else self.share
         least = min((taken[row] for row, _ in predicted if row in taken), default=0.0)
 
         def price(row: str, seconds: float) -> float:

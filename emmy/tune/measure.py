@@ -132,13 +132,24 @@ class Bench:
 _bench: tuple[str, Bench] | None = None     # of this process: the problem that it measured last
 
 
-def cuda(problem: Problem, compiled: Compiled) -> Result:
-    """Measure on the GPU of this process.  EmmyError where there is none; a kernel that faults raises what torch or CUDA do."""
+def bench(problem: Problem) -> Bench:
+    """The bench of a problem, made unless it is the one that was asked for last."""
     global _bench
     if _bench is None or _bench[0] != problem.identity:
         _bench = None       # its memory first
         _bench = problem.identity, Bench(problem)
-    return _bench[1].measure(compiled)
+    return _bench[1]
+
+
+def cuda(problem: Problem, compiled: Compiled) -> Result:
+    """Measure on the GPU of this process.  EmmyError where there is none; a kernel that faults raises what torch or CUDA do."""
+    return bench(problem).measure(compiled)
+
+
+def ready(device: str, problem: Problem) -> None:
+    """Make what the candidates of a problem share on a device."""
+    if device == "cuda":
+        bench(problem)
 
 
 def synchronize() -> None:

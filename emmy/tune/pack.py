@@ -10,19 +10,28 @@ A pack is a zip archive:
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import random
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.errors import EmmyError
 from emmy.evaluate.drawn import Drawn
 from emmy.ir.dtype import named
 from emmy.runtime.bundle import array_of, npy
 from emmy.runtime.plan import Plan
-from emmy.tune.candidate import Candidate, Compiled, Problem
+from emmy.tune.candidate import Candidate, Compiled, Problem, build
+
+if TYPE_CHECKING:
+    from emmy.tune.tasks import Task
 
 FORMAT = 1
+BATCH = 8       # candidates that are compiled as one module
+Kernels = tuple[tuple[Problem, tuple[Compiled, ...]], ...]
 
 
 class Pack(NamedTuple):
@@ -32,7 +41,7 @@ class Pack(NamedTuple):
     math: str
     compiler: str
     revision: str
-    kernels: tuple[tuple[Problem, tuple[Compiled, ...]], ...]
+    kernels: Kernels
 
 
 def save(path: Path, pack: Pack) -> None:
@@ -94,3 +103,38 @@ def _read(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Pack:
         problem = Problem(k["identity"], k["text"], tuple(map(tensor, k["tensors"])), target, math)
         kernels.append((problem, tuple(map(candidate, k["candidates"]))))
     return Pack(target, math, manifest["compiler"], manifest["revision"], tuple((p, tuple(cs)) for p, cs in kernels))
+
+
+def compiled(found: Sequence[Task], most: int, seed: int, processes: int | None,
+             watch: Callable[[Sequence[Future[Any]]], Iterable[Future[Any]]] = iter) -> tuple[Kernels, list[tuple[str, str]]]:
+    """The kernels of tasks with their candidates compiled, `most` of each (0: all): the cheapest predicted, and others drawn at random; and
+    the rows that do not compile, with the reason."""
+    chosen = {t.problem: drawn_rows(t, most, seed) for t in found}
+    batches = [(p, cs[k:k + BATCH]) for p, cs in chosen.items() for k in range(0, len(cs), BATCH)]
+    made: dict[Problem, list[Compiled]] = {p: [] for p in chosen}
+    failed: list[tuple[str, str]] = []
+    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), multiprocessing.get_context("spawn")) as pool:
+        futures = [pool.submit(batch, cs, p.target, p.math) for p, cs in batches]
+        for (p, _), future in zip(batches, watch(futures), strict=True):
+            right, wrong = future.result()
+            made[p] += right
+            failed += wrong
+    return tuple((p, tuple(cs)) for p, cs in made.items()), failed
+
+
+def drawn_rows(task: Task, most: int, seed: int) -> list[Candidate]:
+    """The first option of a task and others drawn at random, in the order of the options."""
+    rest = list(range(1, len(task.options)))
+    picked = [0, *rest] if not most else [0, *sorted(random.Random(seed).sample(rest, min(most - 1, len(rest))))]
+    return [task.candidate(task.options[k]) for k in picked]
+
+
+def batch(candidates: Sequence[Candidate], target: str, math: str) -> tuple[list[Compiled], list[tuple[str, str]]]:
+    """Candidates compiled as one module or, should that not compile, one by one; and the rows that do not, with the reason."""
+    try:
+        return build(candidates, target, math), []
+    except EmmyError as error:
+        if len(candidates) == 1:
+            return [], [(candidates[0].row, error.message)]
+    halves = [batch([c], target, math) for c in candidates]
+    return [c for right, _ in halves for c in right], [w for _, wrong in halves for w in wrong]

@@ -20,12 +20,13 @@ from emmy.tune.candidate import Compiled, Problem
 from emmy.tune.database import Measurement, line
 from emmy.tune.measure import Result
 
-FIRST_S = 60.0      # more time for the first candidate of a kernel, whose tensors and reference are made then
+READY_S = 120.0     # for a process to start, and to make a kernel's tensors and reference
 
 
 def guarded(worker: Worker, problem: Problem, compiled: Compiled, device: str, timeout: float) -> Result:
     """A candidate measured in a process of its own, so that a crash or a hang costs that candidate alone."""
     try:
+        worker.call(measure.ready, device, problem, timeout=READY_S)
         return worker.call(measure.device(device), problem, compiled, timeout=timeout)
     except TimedOut as error:
         return Result("timeout", note=error.message)
@@ -58,12 +59,12 @@ def filed(problem: Problem, compiled: Compiled, result: Result, device: str, com
 def measured(packed: pack.Pack, device: str, timeout: float) -> Iterator[Measurement]:
     """The candidates of a pack, one after another."""
     worker = Worker(measure.synchronize)
-    name = worker.call(device_name, device, packed.target, timeout=FIRST_S)
+    name = worker.call(device_name, device, packed.target, timeout=READY_S)
     try:
         for problem, candidates in packed.kernels:
             rows: dict[str, Measurement] = {}
-            for k, compiled in enumerate(candidates):
-                result = guarded(worker, problem, compiled, device, timeout + FIRST_S * (k == 0))
+            for compiled in candidates:
+                result = guarded(worker, problem, compiled, device, timeout)
                 rows[compiled.candidate.row] = found = filed(problem, compiled, result, name, packed.compiler, packed.revision)
                 yield found
                 if result.overturned in rows:
