@@ -1,9 +1,10 @@
 """In which order a kernel's rows are measured: the model's, corrected by what the rows measured so far took.
 
 The logarithm of measured over predicted time is taken to be linear in what a row does (its features, its fields), with a normal prior
-on every weight: Bayesian linear regression, whose posterior has a mean and a standard deviation for each row (Bishop, "Pattern
-Recognition and Machine Learning", 3.3).  The next row is that of the lowest bound; one in EXPLORE is drawn at random, because the
-model may be blind to what matters.  The search may end when no bound of a row left is below the best time.
+on every weight, and to miss that by a normal error of its own: Bayesian linear regression, whose posterior has a mean and a standard
+deviation for each row, the size of the error being that under which the measurements are likeliest (Bishop, "Pattern Recognition and
+Machine Learning", 3.3 and 3.5).  The next row is that of the lowest bound; one in EXPLORE is drawn at random, because the model may be
+blind to what matters.  The search may end when no bound of a row left is below the best time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from emmy.tune.tasks import Option
 
 FIRST = 3               # rows that are measured in the model's order
 EXPLORE = 8             # one row in so many is drawn at random
-PRIOR, NOISE = 0.4, 0.05    # standard deviations of the logarithm: of the model's error on a row, and of a measurement
+LEAST = 12              # rows that are measured before a search may end early
+PRIOR = 0.4             # standard deviation of the logarithm that the regression explains
+ERRORS = (0.03, 0.06, 0.12, 0.25, 0.5)      # those of what it does not, to choose from
 CAUTION = 2.0           # standard deviations below the mean that a bound lies
 
 
@@ -65,7 +68,7 @@ class Search:
 
     def hopeless(self) -> bool:
         """Whether no option left is likely to be better than the best."""
-        if self.best is None or len(self.seconds) < FIRST:
+        if self.best is None or len(self.seconds) < LEAST:
             return False
         mean, deviation = self.expected()
         return all(mean[k] - CAUTION * deviation[k] > math.log(self.best[1]) for k in self.left)
@@ -76,9 +79,17 @@ class Search:
             known = [k for k, s in self.seconds.items() if s is not None]
             ratio = np.array([math.log(self.seconds[k] or 1.0) - self.predicted[k] for k in known])
             x, prior = self.inputs, PRIOR**2 / self.inputs.shape[1]
-            covariance = np.linalg.inv(np.eye(x.shape[1]) / prior + x[known].T @ x[known] / NOISE**2)
-            weights = covariance @ x[known].T @ ratio / NOISE**2
-            self._posterior = self.predicted + x @ weights, np.sqrt(np.einsum("ij,jk,ik->i", x, covariance, x))
+            kernel = prior * x[known] @ x[known].T
+
+            def surprise(error: float) -> float:
+                """Minus the logarithm of the measurements' density, up to a constant."""
+                factor = np.linalg.cholesky(kernel + error**2 * np.eye(len(known)))
+                return float(np.square(np.linalg.solve(factor, ratio)).sum() / 2 + np.log(np.diag(factor)).sum())
+
+            error = min(ERRORS, key=surprise) if known else ERRORS[-1]
+            covariance = np.linalg.inv(np.eye(x.shape[1]) / prior + x[known].T @ x[known] / error**2)
+            weights = covariance @ x[known].T @ ratio / error**2
+            self._posterior = self.predicted + x @ weights, np.sqrt(np.einsum("ij,jk,ik->i", x, covariance, x) + error**2)
         return self._posterior
 
 

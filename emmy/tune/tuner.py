@@ -76,9 +76,13 @@ class Session:
     def left_s(self) -> float:
         return self.budget_s - (time.monotonic() - self.began)
 
+    def evidence(self, math: str) -> Evidence:
+        """What is known of the device."""
+        return Evidence(self.database.get(device=self.name, math=math, compiler=self.compiler))
+
     def program(self, program: Program) -> tuple[Program, list[Tuned]]:
         """Search the kernels of a program; the program chosen on what was measured, and what was found of each kernel."""
-        evidence = Evidence(self.database.get(device=self.name, math=program.math, compiler=self.compiler))
+        evidence = self.evidence(program.math)
         program = program.knowing(evidence)
         found: dict[str, Tuned] = {}
         share = FIRST_SHARE
