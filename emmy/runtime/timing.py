@@ -82,67 +82,6 @@ def call_us(run: Run, *, calls: int = 200) -> float:
     return median(times)
 
 
-class Rates(NamedTuple):
-    """What this GPU does, measured: a copy's traffic (bytes read and written), fp32 fused multiply-adds, bf16 matrix products."""
-
-    copy_TBs: float
-    fp32_TFLOPs: float
-    bf16_TFLOPs: float
-
-
-def measure_rates() -> Rates:
-    """Measure the rates that floors are computed from; a few hundred milliseconds.  EmmyError if the GPU or CuPy is missing."""
-    import torch
-
-    source = torch.randn(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    copy = device_us(lambda: torch.mul(source, 1.0, out=target))     # a kernel: a copy node of a graph is slower
-    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    c = torch.empty_like(a)
-    product = device_us(lambda: torch.matmul(a, b, out=c))
-    return Rates(2 * source.nbytes / copy / 1e6, _fma_tflops(), 2 * 8192**3 / product / 1e6)
-
-
-CHAINS, STEPS, THREADS = 16, 4096, 256
-_FMA = f"""
-extern "C" __global__ void multiply_add(float* out, float a, float b) {{
-  float x[{CHAINS}];
-  #pragma unroll
-  for (int k = 0; k < {CHAINS}; ++k) x[k] = threadIdx.x + k;
-  #pragma unroll 8
-  for (int n = 0; n < {STEPS}; ++n) {{
-    #pragma unroll
-    for (int k = 0; k < {CHAINS}; ++k) x[k] = __fmaf_rn(x[k], a, b);
-  }}
-  float sum = 0;
-  #pragma unroll
-  for (int k = 0; k < {CHAINS}; ++k) sum += x[k];
-  out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
-}}
-"""
-
-
-def _fma_tflops() -> float:
-    """Independent chains of fused multiply-adds on every multiprocessor, two operations each."""
-    try:
-        import cupy
-    except ImportError as error:
-        raise EmmyError("measuring the fp32 rate needs CuPy, which is not installed",
-                        'Install it: pip install "emmy-egraph[cuda]".') from error
-    import torch
-
-    kernel = cupy.RawKernel(_FMA, "multiply_add")
-    blocks = 16 * torch.cuda.get_device_properties("cuda").multi_processor_count
-    out = torch.empty(blocks * THREADS, device="cuda")
-    arguments = (cupy.uint64(out.data_ptr()), cupy.float32(0.999), cupy.float32(0.001))
-
-    def run() -> None:
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-            kernel((blocks,), (THREADS,), arguments)
-
-    return 2 * CHAINS * STEPS * THREADS * blocks / device_us(run) / 1e6
-
-
 @functools.cache
 def _flusher() -> Run:
     """Overwrites a buffer of twice the L2's size, and of 64 MiB at least."""
