@@ -37,26 +37,25 @@ class _Points(Space):
         return np.asarray(tensor.at(np.broadcast_to(flat, shape)))
 
 
-def evaluate_points(kernel: tile.Kernel, tensors: Mapping[str, Drawn], places: Array) -> Array:
-    """The kernel's output at flat places, each in its stored type: elementwise steps in the types of the IR, sums in float64."""
-    points = np.stack(np.unravel_index(places, kernel.output.shape or (1,)), axis=1)
-    space = _Points(kernel, points)
-    made = evaluate(unfold(kernel), space, tensors)     # type: ignore[arg-type]
-    return np.broadcast_to(made.reshape(made.shape[0]), len(places))
+def evaluate_points(kernel: tile.Kernel, tensors: Mapping[str, Drawn], places: Array) -> tuple[Array, ...]:
+    """The kernel's outputs at flat places: elementwise steps in the types of the IR, sums in float64, nothing rounded at the end."""
+    space = _Points(kernel, np.stack(np.unravel_index(places, kernel.shape or (1,)), axis=1))
+    values = (evaluate(value, space, tensors) for value in unfold(kernel))     # type: ignore[arg-type]
+    return tuple(np.broadcast_to(made.reshape(made.shape[0]), len(places)) for made in values)
 
 
 def sample(kernel: tile.Kernel, seed: int = 0) -> Array:
     """Flat places of the output to look at: the corners, and others at random, as many as their folds leave time for."""
-    size = prod(kernel.output.shape)
+    size = prod(kernel.shape)
     count = min(max(WORK // max(prod(n for _, n in kernel.inner), 1), POINTS[0]), POINTS[1])
     if size <= count:
         return np.arange(size)
     return np.unique(np.concatenate([[0, size - 1], np.random.default_rng(seed).integers(0, size, count - 2)]))
 
 
-def imagine(kernel: tile.Kernel, tensors: Mapping[str, Drawn], seed: int = 0) -> Drawn:
-    """A tensor like the kernel's output: a sample of its values, all of them where they are few."""
-    places = sample(kernel, seed) if prod(kernel.output.shape) else np.zeros(0, np.int64)
+def imagine(kernel: tile.Kernel, tensors: Mapping[str, Drawn], seed: int = 0) -> tuple[Drawn, ...]:
+    """Tensors like the kernel's outputs: a sample of their values, all of them where they are few."""
+    places = sample(kernel, seed)
     with np.errstate(all="ignore"):
-        values = evaluate_points(kernel, tensors, places).astype(kernel.output.element.numpy) if len(places) else np.zeros(0)
-    return draw(kernel.output.shape, kernel.output.element, values, seed)
+        values = evaluate_points(kernel, tensors, places) if len(places) else (places,) * len(kernel.outputs)
+    return tuple(draw(t.shape, t.element, x.astype(t.element.numpy), seed) for t, x in zip(kernel.outputs, values, strict=True))

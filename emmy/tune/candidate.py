@@ -12,7 +12,7 @@ from typing import NamedTuple
 from emmy.evaluate.drawn import Drawn
 from emmy.ir import tile_ir as tile
 from emmy.ir.tile_text import parse_kernel, print_kernel
-from emmy.runtime.plan import Buffer, Launch, Plan
+from emmy.runtime.plan import Plan
 
 
 class Problem(NamedTuple):
@@ -71,6 +71,7 @@ def build(candidates: Sequence[Candidate], target: str, math: str, timeout: floa
     """The candidates compiled as one module, or lowered alone (`assemble=False`), which takes no nvcc.  EmmyError if nvcc refuses it."""
     from emmy.lower import kernel_to_cuda, tile_to_kernel
     from emmy.runtime import build as nvcc
+    from emmy.runtime.assemble import alone
 
     kernels = [parse_kernel(c.text) for c in candidates]
     lowered = [tile_to_kernel.lower(k) for k in kernels]
@@ -78,10 +79,7 @@ def build(candidates: Sequence[Candidate], target: str, math: str, timeout: floa
     built = nvcc.build(source, target, timeout=timeout) if assemble else None
     made = []
     for c, k, low in zip(candidates, kernels, lowered, strict=True):
-        reads, writes = tuple(t.name for t in k.tensors), k.output.name
-        buffers = (*(Buffer(t.name, t.element, t.shape, "input") for t in k.tensors), Buffer(writes, k.output.element, k.output.shape, "output"))
-        launch = Launch(low.name, (*reads, writes), low.grid, low.block, low.dynamic_shared_bytes, c.identity, c.row, predicted_us=c.predicted_us)
-        plan = Plan(low.name, buffers, (launch,), reads, (writes,), source, target, math)
+        plan = alone(low, k, c.identity, c.predicted_us * 1e-6, target, math, source)
         report = built.functions.get(low.name) if built else None
         made.append(Compiled(c, plan, built.cubin if built else b"", report and report.registers, report and report.spill_bytes))
     return made

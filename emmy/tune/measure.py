@@ -12,8 +12,7 @@ are the simulator's where the kernel is small, and its time is the predicted one
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,43 +55,67 @@ class Judge:
 
     def __init__(self, problem: Problem) -> None:
         self.kernel, self.drawn = problem.kernel, problem.drawn
-        self.size = prod(self.kernel.output.shape)
-        self.places = sample(self.kernel) if self.size else np.zeros(0, np.int64)
+        self.places = sample(self.kernel)
         self.wanted = self.at(self.places)
-        self.allowed = tolerance(self.kernel.output.element)
-        self.first: tuple[str, Any] | None = None       # a row and its output
+        self.allowed = max(tolerance(t.element) for t in self.kernel.outputs)
+        self.first: tuple[str, tuple[Any, ...]] | None = None       # a row and its outputs
 
-    def at(self, places: Array) -> Array:
-        """What the output is at flat places, in float64 (whole numbers as they are)."""
-        found = evaluate_points(self.kernel, self.drawn, places) if len(places) else np.zeros(0)
-        return found.astype(np.float64 if self.kernel.output.element.kind == "float" else np.int64)
+    def at(self, places: Array) -> tuple[Array, ...]:
+        """What the outputs are at flat places, in float64 (whole numbers as they are)."""
+        found = evaluate_points(self.kernel, self.drawn, places) if len(places) else (places,) * len(self.kernel.outputs)
+        return tuple(x.astype(np.float64 if t.element.kind == "float" else np.int64) for x, t in zip(found, self.kernel.outputs, strict=True))
 
-    def __call__(self, row: str, output: Any) -> Verdict:
-        """Whether the output of a row, a torch tensor whose memory was poisoned, is right."""
+    def __call__(self, row: str, outputs: Sequence[Any]) -> Verdict:
+        """Whether the outputs of a row, torch tensors whose memory was poisoned, are right."""
+        flat = tuple(x.reshape(-1) for x in outputs)
+        error = self._off(flat, self.places, self.wanted)
+        if not self._within(error):
+            return Verdict(False, worst(error))
+        places = self._doubted(flat)
+        if not len(places):
+            if self.first is None:
+                self.first = row, tuple(x.clone() for x in flat)
+            return Verdict(True, worst(error))
+        wanted = self.at(places)
+        if not self._within(error := self._off(flat, places, wanted)):
+            return Verdict(False, worst(error))
+        overturned = self.first[0] if self.first and not self._within(self._off(self.first[1], places, wanted)) else ""
+        if self.first is None or overturned:
+            self.first = row, tuple(x.clone() for x in flat)
+        return Verdict(True, worst(error), overturned)
+
+    def _doubted(self, flat: tuple[Any, ...]) -> Array:
+        """Places to evaluate: where these outputs differ most from those that were right first or, if they are the first, where they are
+        what memory was poisoned with."""
         import torch
 
-        def off(places: Array, wanted: Array) -> Error:
-            return compare(flat[torch.from_numpy(places).to(flat.device)], torch.from_numpy(np.ascontiguousarray(wanted)).to(flat.device))
+        found = []
+        for k, x in enumerate(flat):
+            allowed = tolerance(self.kernel.outputs[k].element)
+            if self.first is None:
+                at = (torch.isnan(x) if x.dtype.is_floating_point else x == -1).nonzero().reshape(-1)[:DOUBTED]
+            elif compare(x, (other := self.first[1][k]).double() if x.dtype.is_floating_point else other).within(2 * allowed):
+                continue
+            else:
+                difference = torch.nan_to_num((x.double() - other.double()).abs(), nan=float("inf"))
+                at = difference.topk(min(DOUBTED, len(x))).indices
+            found.append(at.cpu().numpy())
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
-        flat = output.reshape(-1)
-        error = off(self.places, self.wanted)
-        if not error.within(self.allowed):
-            return Verdict(False, error)
-        if self.first is None:      # nobody to compare with: what the memory held before is suspicious
-            doubted = (torch.isnan(flat) if flat.dtype.is_floating_point else flat == -1).nonzero().reshape(-1)
-        elif compare(flat, (other := self.first[1]).double() if flat.dtype.is_floating_point else other).within(2 * self.allowed):
-            return Verdict(True, error)
-        else:
-            difference = torch.nan_to_num((flat.double() - other.double()).abs(), nan=float("inf"))
-            doubted = difference.topk(min(DOUBTED, self.size)).indices
-        places = np.sort(doubted[:DOUBTED].cpu().numpy())
-        if len(places) and not (error := off(places, self.at(places))).within(self.allowed):
-            return Verdict(False, error)
-        overturned = self.first[0] if self.first and not compare(other[torch.from_numpy(places).to(flat.device)], torch.from_numpy(
-            self.at(places)).to(flat.device)).within(self.allowed) else ""
-        if self.first is None or overturned:
-            self.first = row, flat.clone()
-        return Verdict(True, error, overturned)
+    @staticmethod
+    def _off(flat: tuple[Any, ...], places: Array, wanted: tuple[Array, ...]) -> list[Error]:
+        import torch
+
+        return [compare(x[torch.from_numpy(places).to(x.device)], torch.from_numpy(np.ascontiguousarray(w)).to(x.device))
+                for x, w in zip(flat, wanted, strict=True)]
+
+    def _within(self, errors: list[Error]) -> bool:
+        return all(e.within(tolerance(t.element)) for e, t in zip(errors, self.kernel.outputs, strict=True))
+
+
+def worst(errors: list[Error]) -> Error:
+    """The largest of the errors of several outputs."""
+    return max(errors, key=lambda e: (e.mismatched_nonfinite > 0, e.relative))
 
 
 def wrong(error: Error, allowed: float) -> Result:
@@ -123,11 +146,11 @@ class Bench:
         run = Executable(compiled.plan, compiled.cubin, {}, self.device)
         out, start, stop = run.poisoned(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        (output,) = run(*self.tensors, out=out)
+        outputs = run(*self.tensors, out=out)
         stop.record()
         stop.synchronize()
         once = float(start.elapsed_time(stop)) * 1000
-        verdict = self.judge(compiled.candidate.row, output)
+        verdict = self.judge(compiled.candidate.row, outputs)
         if not verdict.right:
             return wrong(verdict.error, self.judge.allowed)
         if once > SLOW_US:
@@ -173,9 +196,9 @@ def stand_in(problem: Problem, compiled: Compiled) -> Result:
     seed = int.from_bytes(hashlib.sha256(f"{problem.identity} {compiled.candidate.row}".encode()).digest()[:8], "big")
     noise = float(np.random.default_rng(seed).normal(0, NOISE))
     error = simulated(problem, compiled)
-    judge_allows = tolerance(compiled.plan.buffers[-1].element)
-    if error is not None and not error.within(judge_allows):
-        return wrong(error, judge_allows)
+    allowed = max(tolerance(compiled.plan.buffer(name).element) for name in compiled.plan.outputs)
+    if error is not None and not error.within(allowed):
+        return wrong(error, allowed)
     us = compiled.candidate.predicted_us * float(np.exp(noise))
     return Result("right", us, 0.01 * us, error.relative if error else None)
 
@@ -193,9 +216,12 @@ def simulated(problem: Problem, compiled: Compiled) -> Error | None:
         return None
     kernel, arrays = problem.kernel, {name: x.array() for name, x in problem.drawn.items()}
     wanted = evaluate_kernel(kernel, arrays)
-    memory = [*(arrays[t.name].reshape(-1).copy() for t in kernel.tensors), np.zeros(wanted.size, wanted.dtype)]
+    written = [np.zeros(x.size, x.dtype) for x in wanted]
+    memory = [*(arrays[t.name].reshape(-1).copy() for t in kernel.tensors), *written]
     simulate(lowered, {p.name: x for p, x in zip(lowered.parameters, memory, strict=True)})
-    return compare(memory[-1].reshape(wanted.shape), wanted.astype(np.float64) if wanted.dtype.kind not in "biu" else wanted)
+    errors = [compare(x.reshape(w.shape), w if w.dtype.kind in "biu" else w.astype(np.float64)) for x, w in zip(written, wanted, strict=True)]
+    return worst([e if e.within(tolerance(t.element)) else e._replace(mismatched_nonfinite=max(e.mismatched_nonfinite, 1))
+                  for e, t in zip(errors, kernel.outputs, strict=True)])
 
 
 Device = Callable[[Problem, Compiled], Result]

@@ -70,7 +70,7 @@ def tasks(program: Program) -> tuple[Task, ...]:
     found = []
     for name, scheduled in choice.scheduled.items():
         kernel = scheduled.kernel
-        if not prod(kernel.output.shape):
+        if not prod(kernel.shape):
             continue
         tensors = tuple(drawn[t.name] for t in kernel.tensors)
         made = problem(scheduled.identity, kernel, tensors, program.target, program.math)
@@ -86,6 +86,5 @@ def examples(program: Program) -> Mapping[str, Drawn]:
         values = x if isinstance(x, np.ndarray) else x.detach()
         drawn[name] = draw(tuple(x.shape), element_of(x), to_numpy(values.reshape(-1)), seed)
     for seed, kernel in enumerate(program.choice.program.kernels, len(drawn)):
-        if kernel.output.name not in drawn:
-            drawn[kernel.output.name] = imagine(kernel, drawn, seed)
+        drawn |= {t.name: x for t, x in zip(kernel.outputs, imagine(kernel, drawn, seed), strict=True)}
     return drawn
