@@ -17,9 +17,9 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.measure import Row, label, machine, measure, synchronize
-from emmy.runtime.process import Worker
 from emmy.errors import EmmyError
-from emmy.runtime.timing import Rates
+from emmy.runtime.process import Worker
+from emmy.runtime.rates import Rates
 
 CONSOLE = Console()
 

@@ -31,7 +31,7 @@ Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", show_default=False,
 Rules = Annotated[list[Path] | None, typer.Option(help="A further rule file, after those in EMMY_RULES; repeatable.", show_default=False)]
 Budget = Annotated[str, typer.Option(metavar="NODES[,SECONDS]", show_default=False, help="What each phase of saturation may "
                                      "spend, 60000,20 if not given. Where one has, it ends, and a warning names the rule that grew it.")]
-Measured = Annotated[bool, typer.Option("--measured/--predicted", help="Let measured times, where `emmy tune` has kept any of this GPU, outrank "
+Measured = Annotated[bool, typer.Option("--measured/--predicted", help="Let times that `emmy tune` has measured on that GPU outrank "
                                         "predicted ones.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON; - is the standard output.", show_default=False)]
 

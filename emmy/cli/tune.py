@@ -30,28 +30,31 @@ class WithDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=WithDefault, no_args_is_help=True, help="Search schedule rows by measuring them: emmy tune -c SNIPPET, or FILE.py:NAME, "
-                  "FILE.py or a folder of such files.  What is measured is kept, and outranks the model from then on.")
+app = typer.Typer(cls=WithDefault, no_args_is_help=True, help="Search schedule rows by measuring them: emmy tune -c SNIPPET, or "
+                  "FILE.py:NAME, FILE.py or a folder of such files.  What is measured is kept, and outranks the model from then on.")
 
 Path_ = Annotated[str | None, typer.Argument(metavar="FILE.py[:NAME] | DIR", show_default=False,
                                              help="A function, module or class of a file; a file or a folder for all in it.")]
 Spend = Annotated[str, typer.Option("--budget", metavar="TIME", help="How long a program may be searched: 60s, 5m.")]
-ExecutorName = Annotated[str, typer.Option("--executor", help="local (processes of this host, all its GPUs) or ray (the cluster of RAY_ADDRESS).")]
+ExecutorName = Annotated[str, typer.Option("--executor", help="local (processes of this host, all its GPUs) or ray (the cluster of "
+                                           "RAY_ADDRESS).")]
 Device = Annotated[str, typer.Option(help="cuda, or stand-in: the model's times with noise, to try it without a GPU.")]
 Seed = Annotated[int, typer.Option(help="Of the rows that are drawn at random.")]
 Processes = Annotated[int | None, typer.Option(min=1, help="Processes that compile. By default one a core.", show_default=False)]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the best time found over the candidates tried.", show_default=False)]
-PackTo = Annotated[Path | None, typer.Option("--pack", metavar="FILE", show_default=False, help="Measure nothing: write the machine code of all "
-                                             "candidates, for python3 -m emmy.tune.worker on a machine without the compiler.")]
-Most = Annotated[int, typer.Option(min=0, help="With --pack, the rows of each kernel to pack: the first pick and others drawn at random. 0: all.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.svg", show_default=False,
+                                           help="Draw the best time found over the candidates tried.")]
+PackTo = Annotated[Path | None, typer.Option("--pack", metavar="FILE", show_default=False, help="Measure nothing: write machine code of "
+                                             "all candidates, for python3 -m emmy.tune.worker on a machine without the compiler.")]
+Most = Annotated[int, typer.Option(min=0, help="With --pack, the rows of each kernel to pack: the first pick and others drawn at random. "
+                                   "0: all.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Lines of JSON.", show_default=False)]
 Kernel = Annotated[str, typer.Option(help="Only kernels whose identity begins so.")]
 
 
 @app.command("program")
-def program(path: Path_ = None, snippet: options.Snippet = None, budget: Spend = "60s", executor: ExecutorName = "local", device: Device = "cuda",
-            target: options.Target = None, math: options.Math = "fast", rules: options.Rules = None, seed: Seed = 0, processes: Processes = None,
-            plot: Plot = None, pack: PackTo = None, most: Most = 0, json: options.Json = None) -> None:
+def program(path: Path_ = None, snippet: options.Snippet = None, budget: Spend = "60s", executor: ExecutorName = "local",
+            device: Device = "cuda", target: options.Target = None, math: options.Math = "fast", rules: options.Rules = None,
+            seed: Seed = 0, processes: Processes = None, plot: Plot = None, pack: PackTo = None, most: Most = 0, json: options.Json = None) -> None:
     """Search the rows of every distinct kernel (the default command).  A second run measures nothing that is known."""
     from emmy.cli import outcome
     from emmy.tune import measure

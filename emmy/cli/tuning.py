@@ -41,7 +41,7 @@ class Bar:
     def tried(self, tried: Tried) -> None:
         self.from_ = tried.at if self.from_ is None else self.from_
         self.tries, self.failed = self.tries + 1, self.failed + (tried.result.status != "right")
-        said = f"{self.tries} of {self.legal} rows, best {us(tried.best_us) or 'none'}" + (f", {self.failed} not right" if self.failed else "")
+        said = f"{self.tries} of {self.legal} rows, best {us(tried.best_us) or 'none'}" + f", {self.failed} not right" * bool(self.failed)
         self.progress.update(self.bar, completed=tried.at - self.from_, said=said)
 
 
@@ -94,7 +94,8 @@ def show(name: str, tuned: list[Tuned], found: dict[str, Any], out: Console) -> 
     """The kernels of a program, and what all of them take."""
     out.print(" ".join(name.split())[:160], style="bold", markup=False, soft_wrap=True)
     out.print(table(tuned))
-    out.print(f"{options.kernels(tuned)}; the program takes {found['after_us']:.2f} µs, {found['before_us']:.2f} µs before", soft_wrap=True)
+    out.print(f"{options.kernels(tuned)}; the program takes {found['after_us']:.2f} µs, {found['before_us']:.2f} µs before",
+              soft_wrap=True)
 
 
 def table(tuned: list[Tuned]) -> Table:

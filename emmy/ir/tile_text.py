@@ -89,7 +89,8 @@ def print_kernel(kernel: tile.Kernel) -> str:
 
 def signature(kernel: tile.Kernel) -> str:
     """The first line of a kernel's text: its name, and the tensors that it reads and writes with their types."""
-    reads, writes = (", ".join(f"{spelled(t.name, ())}: {type_text(t.element, t.shape)}" for t in of) for of in (kernel.tensors, kernel.outputs))
+    sides = kernel.tensors, kernel.outputs
+    reads, writes = (", ".join(f"{spelled(t.name, ())}: {type_text(t.element, t.shape)}" for t in of) for of in sides)
     return f"kernel {spelled(kernel.name, ())}({reads}) -> {writes}"
 
 

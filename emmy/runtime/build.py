@@ -67,7 +67,8 @@ def _compile(nvcc: str, flags: tuple[str, ...], source: str, target: str, timeou
         try:
             done = subprocess.run([nvcc, *flags, "-o", str(out), str(text)], capture_output=True, text=True, timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            raise EmmyError(f"nvcc has not compiled this for {target} within {timeout:g} s", "allow more time, or take another row") from error
+            raise EmmyError(f"nvcc has not compiled this for {target} within {timeout:g} s",
+                "allow more time, or take another row") from error
         if done.returncode:
             raise EmmyError(f"nvcc does not compile this for {target}:\n{(done.stderr + done.stdout).strip()}",
                 "generated text always should: report it with the program; for text of your own, correct it")

@@ -134,7 +134,8 @@ class Rows:
         ordered = [(call, names, f"_{place}" if len(uses) > 1 else "") for place, (names, calls) in sorted(uses.items()) for call in calls]
         chosen = {call.identity: self.found[call.identity] for call, _, _ in ordered}
         if pins:
-            chosen = self.pinned(chosen, pins, ((call.identity, names.get(t.name, t.name)) for call, names, _ in ordered for t in call.outputs))
+            written = ((call.identity, names.get(t.name, t.name)) for call, names, _ in ordered for t in call.outputs)
+            chosen = self.pinned(chosen, pins, written)
         kernels: list[tile.Kernel] = []
         scheduled: dict[str, Scheduled] = {}
         for call, names, place in ordered:

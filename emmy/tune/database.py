@@ -159,12 +159,13 @@ def read(text: str, name: str) -> list[Measurement]:
             continue
         try:
             m = Measurement(**json.loads(one))
-            whole = all(isinstance(x, str) for x in m[:7]) and m.status in STATUSES and (m.status != "right" or isinstance(m.us, int | float))
+            if not all(isinstance(x, str) for x in m[:7]) or m.status not in STATUSES:
+                raise ValueError(f"it has a kernel, device, target, row, compiler, math, and a status of {', '.join(STATUSES)}")
+            if m.status == "right" and not isinstance(m.us, int | float):
+                raise ValueError("it is right, and has no time")
         except (ValueError, TypeError) as error:
-            raise EmmyError(f"{name}, line {k} is no measurement: {error}", "import what emmy tune export or emmy.tune.worker wrote") from error
-        if not whole:
-            raise EmmyError(f"{name}, line {k} is no measurement: a status of {', '.join(STATUSES)}, and a time where it is right",
-                            "import what emmy tune export or emmy.tune.worker wrote")
+            raise EmmyError(f"{name}, line {k} is no measurement: {error}",
+                            "import what emmy tune export or emmy.tune.worker wrote") from error
         found.append(m)
     return found
 

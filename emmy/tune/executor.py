@@ -29,13 +29,16 @@ class Limits(NamedTuple):
     measure_s: float = 20.0
 
 
+LIMITS = Limits()
+
+
 class Job(NamedTuple):
     """A candidate to compile and measure on a device of `measure.DEVICES`."""
 
     problem: Problem
     candidate: Candidate
     device: str
-    limits: Limits = Limits()
+    limits: Limits = LIMITS
 
 
 class Executor(Protocol):
@@ -57,8 +60,8 @@ def complete(job: Job, compiling: Worker, measuring: Worker, turn: Any = None) -
     """Compile a job in one process and, while it holds the lock `turn`, measure it in another."""
     limit = job.limits.compile_s
     try:
-        problem, needs_code = job.problem, job.device == "cuda"
-        (compiled,) = compiling.call(candidate.build, [job.candidate], problem.target, problem.math, limit, needs_code, timeout=limit + GRACE_S)
+        arguments = [job.candidate], job.problem.target, job.problem.math, limit, job.device == "cuda"
+        (compiled,) = compiling.call(candidate.build, *arguments, timeout=limit + GRACE_S)
     except TimedOut as error:
         return Result("timeout", note=f"compiling: {error.message}")
     except Died as error:

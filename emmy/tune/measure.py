@@ -5,8 +5,8 @@ with sums in float64 (`emmy.evaluate.points`); everywhere else with the first ca
 differ by more than their tolerances, the points of greatest difference are evaluated, and who is off is wrong.  Memory is poisoned
 before the run, so that an element nobody wrote is seen.
 
-A device is a function from a problem and a compiled candidate to a `Result`.  `cuda` is the GPU; the stand-in needs none: its numbers
-are the simulator's where the kernel is small, and its time is the predicted one, off by an amount that the row alone decides.
+A device is a function from a problem and a compiled candidate to a `Result`.  `cuda` is the GPU.  The simulator checks the numbers of
+small kernels without one; the stand-in does too, and its time is the predicted one, off by an amount that the row alone decides.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NOISE = 0.25                        # of the stand-in's times, as a standard dev
 
 
 class Result(NamedTuple):
-    """What became of a candidate: one of `database.STATUSES`; times in microseconds if it is right; its error against float64; the row
-    that was taken for right before it and is not."""
+    """What became of a candidate: one of `database.STATUSES`; times in microseconds if it is right and was timed; its error against
+    float64; the row that was taken for right before it and is not."""
 
     status: str
     us: float | None = None
@@ -63,7 +63,8 @@ class Judge:
     def at(self, places: Array) -> tuple[Array, ...]:
         """What the outputs are at flat places, in float64 (whole numbers as they are)."""
         found = evaluate_points(self.kernel, self.drawn, places) if len(places) else (places,) * len(self.kernel.outputs)
-        return tuple(x.astype(np.float64 if t.element.kind == "float" else np.int64) for x, t in zip(found, self.kernel.outputs, strict=True))
+        types = (np.float64 if t.element.kind == "float" else np.int64 for t in self.kernel.outputs)
+        return tuple(x.astype(t) for x, t in zip(found, types, strict=True))
 
     def __call__(self, row: str, outputs: Sequence[Any]) -> Verdict:
         """Whether the outputs of a row, torch tensors whose memory was poisoned, are right."""
@@ -191,16 +192,22 @@ def synchronize() -> None:
         torch.cuda.empty_cache()
 
 
-def stand_in(problem: Problem, compiled: Compiled) -> Result:
-    """Measure without a GPU: numbers by the simulator where the kernel is small, time by the model and the row."""
-    seed = int.from_bytes(hashlib.sha256(f"{problem.identity} {compiled.candidate.row}".encode()).digest()[:8], "big")
-    noise = float(np.random.default_rng(seed).normal(0, NOISE))
+def simulator(problem: Problem, compiled: Compiled) -> Result:
+    """Check without a GPU, in the simulator if the kernel is small; nothing is timed."""
     error = simulated(problem, compiled)
     allowed = max(tolerance(compiled.plan.buffer(name).element) for name in compiled.plan.outputs)
-    if error is not None and not error.within(allowed):
-        return wrong(error, allowed)
+    if error is None:
+        return Result("right", note="too large to simulate")
+    return Result("right", error=error.relative) if error.within(allowed) else wrong(error, allowed)
+
+
+def stand_in(problem: Problem, compiled: Compiled) -> Result:
+    """Measure without a GPU: numbers by the simulator, time by the model and the row."""
+    seed = int.from_bytes(hashlib.sha256(f"{problem.identity} {compiled.candidate.row}".encode()).digest()[:8], "big")
+    noise = float(np.random.default_rng(seed).normal(0, NOISE))
     us = compiled.candidate.predicted_us * float(np.exp(noise))
-    return Result("right", us, 0.01 * us, error.relative if error else None)
+    found = simulator(problem, compiled)
+    return found._replace(us=us, spread_us=0.01 * us) if found.status == "right" else found
 
 
 def simulated(problem: Problem, compiled: Compiled) -> Error | None:
@@ -219,17 +226,19 @@ def simulated(problem: Problem, compiled: Compiled) -> Error | None:
     written = [np.zeros(x.size, x.dtype) for x in wanted]
     memory = [*(arrays[t.name].reshape(-1).copy() for t in kernel.tensors), *written]
     simulate(lowered, {p.name: x for p, x in zip(lowered.parameters, memory, strict=True)})
-    errors = [compare(x.reshape(w.shape), w if w.dtype.kind in "biu" else w.astype(np.float64)) for x, w in zip(written, wanted, strict=True)]
+    errors = [compare(x.reshape(w.shape), w if w.dtype.kind in "biu" else w.astype(np.float64))
+              for x, w in zip(written, wanted, strict=True)]
     return worst([e if e.within(tolerance(t.element)) else e._replace(mismatched_nonfinite=max(e.mismatched_nonfinite, 1))
                   for e, t in zip(errors, kernel.outputs, strict=True)])
 
 
 Device = Callable[[Problem, Compiled], Result]
-DEVICES: dict[str, Device] = {"cuda": cuda, "stand-in": stand_in}
+DEVICES: dict[str, Device] = {"cuda": cuda, "stand-in": stand_in, "simulator": simulator}
+TIMED = ("cuda", "stand-in")
 
 
 def device(name: str) -> Device:
     """The device of that name; EmmyError if there is none."""
     if name not in DEVICES:
-        raise EmmyError(f"unknown device {name!r} to measure on", f"the devices are {', '.join(DEVICES)}")
+        raise EmmyError(f"unknown device {name!r} to measure on", f"the devices are {', '.join(TIMED)}")
     return DEVICES[name]

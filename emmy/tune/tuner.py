@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from emmy.tune.database import Database, Finished, Measurement, revision
 from emmy.tune.evidence import Evidence
-from emmy.tune.executor import Executor, Job, Limits
+from emmy.tune.executor import LIMITS, Executor, Job, Limits
 from emmy.tune.measure import Result
 from emmy.tune.search import Search
 from emmy.tune.tasks import Task, tasks
@@ -63,10 +63,11 @@ class Watch(Protocol):
 
 
 class Session:
-    """A search on a device, by its name in the database, with its executor.  `stopped` is set by an interrupt: what was measured is kept."""
+    """A search on a device, by its name in the database, with its executor.  `stopped` is set by an interrupt; what was measured is
+    kept."""
 
     def __init__(self, executor: Executor, database: Database, device: str, name: str, compiler: str, budget_s: float, seed: int = 0,
-                 limits: Limits = Limits(), watch: Watch | None = None) -> None:
+                 limits: Limits = LIMITS, watch: Watch | None = None) -> None:
         self.executor, self.database, self.device, self.name, self.compiler = executor, database, device, name, compiler
         self.budget_s, self.seed, self.limits, self.watch = budget_s, seed, limits, watch
         self.began, self.stopped = time.monotonic(), False

@@ -26,7 +26,8 @@ def chart(lines: Mapping[str, Sequence[float | None]], title: str, across: str, 
     shapes = [tag("rect", class_="paper", width=WIDTH, height=HEIGHT), text(title, LEFT, 24, "name")]
     for y in ticks(least, most):
         x0, y0 = at(0, y)
-        shapes += [tag("path", class_="outline", d=f"M{x0:.1f} {y0:.1f}H{WIDTH - RIGHT}"), text(f"{y:.4g}", LEFT - 6, y0 + 4, "dim", end=True)]
+        shapes += [tag("path", class_="outline", d=f"M{x0:.1f} {y0:.1f}H{WIDTH - RIGHT}"),
+                   text(f"{y:.4g}", LEFT - 6, y0 + 4, "dim", end=True)]
     shapes += [text(up, 14, TOP - 8, "dim"), text(f"{across}: {count}", LEFT, HEIGHT - 16, "dim")]
     for n, (name, line) in enumerate(lines.items()):
         points = [(at(k + 1, y), at(k, y)) for k, y in enumerate(line) if y]

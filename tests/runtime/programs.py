@@ -32,3 +32,10 @@ def two_kernels(shape: tuple[int, ...] = (3, 5), element: DType = f32) -> Plan:
     launches = (Launch("add", ("x", "w", "t"), (1, 1, 1), 128, row="WORK=t128", bytes=180, flops=15.0),
                 Launch("square", ("t", "y", "z"), (2, 1, 1), 64, shared_bytes=65536, identity="abc", predicted_us=1.5))
     return Plan("square_of_sum", buffers, launches, ("x",), ("y", "z", "y"), SOURCE, "sm_90a", "fast")
+
+
+def product(element, n, moved=0):
+    """A plan of one n x n matrix product."""
+    buffers = tuple(Buffer(name, element, (n, n), role) for name, role in (("a", "input"), ("b", "weight"), ("y", "output")))
+    launch = Launch("k", ("a", "b", "y"), (1, 1, 1), 128, bytes=moved, flops=2.0 * n**3)
+    return Plan("matmul", buffers, (launch,), ("a",), ("y",), "", "sm_90a", "fast")
