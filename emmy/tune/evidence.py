@@ -3,7 +3,8 @@
 A row that was measured and right takes what was measured.  One that was wrong, crashed, ran out of time or did not compile is left out,
 unless no other row is there.  Any other row takes what the model predicts, times what measured rows of the kernel took of their
 predictions in the median, but no less than the best of them: guesses do not outrank measurements.  A kernel that was never measured
-takes what the model predicts, times what the kernels that were took of their predictions in the median.
+takes what the model predicts, times what the kernels that were took of their predictions in the median, if they are enough to tell what
+the device is off by from what they are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from emmy.errors import EmmyError
 
 if TYPE_CHECKING:
     from emmy.tune.database import Measurement
+
+ENOUGH = 3      # kernels that a device is known by
 
 
 class Evidence:
@@ -38,7 +41,8 @@ class Evidence:
         """What a kernel of the device takes of its prediction, in the median."""
         if self._share is None:
             kernels = ([m.us / m.predicted_us for m in rows.values() if m.us and m.predicted_us] for rows in self.found.values())
-            self._share = median(medians) if (medians := [median(shares) for shares in kernels if shares]) else 1.0
+            medians = [median(shares) for shares in kernels if shares]
+            self._share = median(medians) if len(medians) >= ENOUGH else 1.0
         return self._share
 
     def of(self, identity: str) -> Mapping[str, Measurement]:

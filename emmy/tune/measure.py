@@ -2,7 +2,7 @@
 
 The numbers are checked first.  At sampled points of the output they are compared with the kernel's own meaning, evaluated there on NumPy
 with sums in float64 (`emmy.evaluate.points`); everywhere else with the first candidate that was right there.  Where two candidates
-differ by more than their tolerances, the points of greatest difference are evaluated, and who is off is wrong.  Memory is poisoned
+differ, element by element, the points of greatest difference are evaluated, and who is off is wrong.  Memory is poisoned
 before the run, so that an element nobody wrote is seen.
 
 A device is a function from a problem and a compiled candidate to a `Result`.  `cuda` is the GPU.  The simulator checks the numbers of
@@ -12,6 +12,7 @@ small kernels without one; the stand-in does too, and its time is the predicted 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from emmy.tune.candidate import Compiled, Problem
 
 REPEATS, TURN_US = 3, 5000.0        # turns of a candidate, and the device time of each
 SLOW_US = 20_000.0                  # a candidate whose first run takes longer is not run again
-DOUBTED = 64                        # points that are evaluated where two candidates differ
+DOUBTED, FAR = 64, 8                # points that are evaluated where two candidates differ by so many tolerances
 SIMULATED = 300_000                 # thread-statements that the stand-in simulates
 NOISE = 0.25                        # of the stand-in's times, as a standard deviation of their logarithm
 
@@ -92,14 +93,12 @@ class Judge:
 
         found = []
         for k, x in enumerate(flat):
-            allowed = tolerance(self.kernel.outputs[k].element)
             if self.first is None:
                 at = (torch.isnan(x) if x.dtype.is_floating_point else x == -1).nonzero().reshape(-1)[:DOUBTED]
-            elif compare(x, (other := self.first[1][k]).double() if x.dtype.is_floating_point else other).within(2 * allowed):
-                continue
             else:
-                difference = torch.nan_to_num((x.double() - other.double()).abs(), nan=float("inf"))
-                at = difference.topk(min(DOUBTED, len(x))).indices
+                difference = differences(x, self.first[1][k])
+                most = difference.topk(min(DOUBTED, len(x)))
+                at = most.indices[most.values > FAR * tolerance(self.kernel.outputs[k].element)]
             found.append(at.cpu().numpy())
         return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
@@ -112,6 +111,19 @@ class Judge:
 
     def _within(self, errors: list[Error]) -> bool:
         return all(e.within(tolerance(t.element)) for e, t in zip(errors, self.kernel.outputs, strict=True))
+
+
+def differences(x: Any, other: Any) -> Any:
+    """How far each element of a torch tensor is from another's, over that one's size and their root mean square; a NaN or infinity that
+    stands in one only is infinitely far."""
+    import torch
+
+    x, other = x.double(), other.double()
+    same = (x == other) | torch.isnan(x) & torch.isnan(other)
+    size = torch.where(torch.isfinite(other), other.abs(), torch.zeros_like(other))
+    scale = size + size.square().mean().sqrt()
+    apart = torch.nan_to_num((x - other).abs() / scale, nan=float("inf"), posinf=float("inf"))
+    return torch.where(same, torch.zeros_like(apart), apart)
 
 
 def worst(errors: list[Error]) -> Error:
@@ -184,10 +196,9 @@ def ready(device: str, problem: Problem) -> None:
 
 
 def synchronize() -> None:
-    """Raises if this process's CUDA context is broken; gives unused memory back."""
-    import torch
-
-    if torch.cuda.is_available():
+    """Raises if this process's CUDA context, if it has one, is broken; gives unused memory back."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 

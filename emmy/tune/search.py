@@ -20,7 +20,7 @@ from emmy.tune.tasks import Option
 
 FIRST = 3               # rows that are measured in the model's order
 EXPLORE = 8             # one row in so many is drawn at random
-LEAST = 12              # rows that are measured before a search may end early
+LEAST = 24              # rows that are measured before a search may end early
 PRIOR = 0.4             # standard deviation of the logarithm that the regression explains
 ERRORS = (0.03, 0.06, 0.12, 0.25, 0.5)      # those of what it does not, to choose from
 CAUTION = 2.0           # standard deviations below the mean that a bound lies

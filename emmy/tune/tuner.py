@@ -92,9 +92,9 @@ class Session:
             for k, task in enumerate(fresh):
                 weights = [t.calls * t.options[0].seconds for t in fresh[k:]]
                 found[task.problem.identity] = self.kernel(task, evidence, share * self.left_s * weights[0] / sum(weights))
+                if self.stopped:
+                    return program.knowing(evidence), list(found.values())
             program, share = program.knowing(evidence), 1.0
-            if self.stopped:
-                break
         return program, list(found.values())
 
     def kernel(self, task: Task, evidence: Evidence, seconds: float) -> Tuned:
