@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from emmy.errors import EmmyError
+from emmy.ir import tile_ir as tile
+from emmy.pipeline import Program, compile
+from emmy.tune import pins
+
+X = torch.empty(64, 128)
+
+
+def rows(program: Program) -> dict[str, str]:
+    return {t.name: str(k.schedule.row) for k in program.tile.kernels for t in k.outputs if k.schedule}
+
+
+def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.exp(), x.softmax(-1)
+
+
+def test_fields_everywhere_and_of_sites() -> None:
+    found = pins.parse("WORK=t64, TILE@map=v2 WORK@fold_12ab=w4,REDUCE@fold_12ab=warp")
+    assert found.everywhere == "WORK=t64" and found.sites == {"map": "TILE=v2", "fold_12ab": "WORK=w4,REDUCE=warp"}
+    assert found.at(["map", "99"]) == ("TILE=v2", "WORK=t64,TILE=v2")
+    assert found.at(["fold_12ab56cd78ef"]) == ("WORK=w4,REDUCE=warp", "WORK=w4,REDUCE=warp"), "what is of a site is for it"
+    assert found.at(["cross"]) == ("", "WORK=t64") and pins.parse("").at(["map"]) == ("", "")
+
+
+@pytest.mark.parametrize("text", ["WORK", "WORK@=t64", "NOPE=3", "WORK=t64,WORK=t32", "TILE@map=v2,TILE@map=v4", "WORK@map="])
+def test_what_is_no_pin_is_named(text: str) -> None:
+    with pytest.raises(EmmyError, match=r"knobs: .*\n.*WORK=t256"):
+        pins.parse(text)
+
+
+def test_a_site_is_a_name_or_four_letters_of_it() -> None:
+    name = "fold_234b76bc70b0"
+    assert pins.stands_for(name, name) and pins.stands_for("fold_234b", name) and pins.stands_for("234b", "234b76bc70b0")
+    assert not pins.stands_for("234", "234b76bc70b0") and not pins.stands_for("soft", "softmax"), "a tensor is named in full"
+
+
+def test_one_kernel_is_pinned_by_form_tensor_name_or_identity() -> None:
+    free = compile(both, X)
+    names = rows(free)
+    exp, softmax = names
+    one, other = list(free.choice.scheduled)
+    identity = free.choice.scheduled[one].identity
+    for site in (exp, one, one[:8], identity, identity[:5], one.partition("_")[0]):
+        found = rows(compile(both, X, pins=f"WORK@{site}=t512"))
+        assert found[exp].startswith("WORK=t512") and found[softmax] == names[softmax], site
+
+
+def test_sites_and_everywhere_go_together() -> None:
+    exp, softmax = rows(compile(both, X))
+    found = rows(compile(both, X, pins=f"TILE=v2,WORK@{softmax}=w8"))
+    assert "TILE=v2" in found[exp] and found[softmax].startswith("WORK=w8,TILE=v2")
+    found = rows(compile(lambda x: (*both(x), x.sum(-1)), X, pins=f"REDUCE=coop,WORK@{softmax}=w8"))
+    assert "REDUCE=warp" in found.pop(softmax) and sum("REDUCE=coop" in row for row in found.values()) == 1, "a site's fields come first"
+
+
+def test_an_illegal_pin_of_a_site_names_the_premise() -> None:
+    exp, softmax = rows(compile(both, X))
+    with pytest.raises(EmmyError, match=r"no legal row of kernel \w+ has 'WORK=t2048'\n.*FitsThreads"):
+        _ = compile(both, X, pins=f"WORK@{exp}=t2048").tile
+    with pytest.raises(EmmyError, match="has 'TILE=v8,REDUCE=cross'"):
+        _ = compile(both, X, pins=f"REDUCE@{softmax}=cross,TILE@{softmax}=v8").tile
+
+
+def test_a_site_where_no_kernel_is() -> None:
+    with pytest.raises(EmmyError, match=r"no kernel is at 'nowhere'\n.*map_"):
+        _ = compile(both, X, pins="WORK@nowhere=t64").tile
+
+
+def test_merged_rows_keep_the_order_of_fields() -> None:
+    assert pins.merged("STAGE=reg,", "WORK=t64", "TILE=v2,WORK=t32") == "WORK=t32,TILE=v2,STAGE=reg"
+    assert tile.parse_row(pins.merged()) is tile.Row()
