@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -102,11 +102,11 @@ def main(
     found = judge(measured, {} if kept else predictions(suite))
     console = Console()
     console.print(table(found))
-    said: dict[str, Any] = {"correlation_median": median(r.correlation for r in found), "distance_median": median(r.distance for r in found),
-                            "distance_worst": max(r.distance for r in found)}
-    console.print(f"correlation {said['correlation_median']:.2f} in the median; the first pick is {said['distance_median']:.1%} from the best in "
-                  f"the median, {said['distance_worst']:.1%} at worst", soft_wrap=True)
+    correlations, distances = [r.correlation for r in found], [r.distance for r in found]
+    console.print(f"correlation {median(correlations):.2f} in the median; the first pick is {median(distances):.1%} from the best in the "
+                  f"median, {max(distances):.1%} at worst", soft_wrap=True)
     if output is not None:
+        said = {"correlation_median": median(correlations), "distance_median": median(distances), "distance_worst": max(distances)}
         output.write_text(json.dumps(said | {"kernels": [r._asdict() for r in found]}, indent=1) + "\n")
 
 

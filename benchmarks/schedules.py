@@ -1,4 +1,4 @@
-"""Programs whose legal rows are measured to see how well the model ranks them: emmy tune benchmarks/schedules.py --pack rows.pack --most 52"""
+"""Programs whose rows are measured to see how well the model ranks them: emmy tune benchmarks/schedules.py --pack rows.pack --most 52"""
 
 from __future__ import annotations
 

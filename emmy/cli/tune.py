@@ -54,7 +54,8 @@ Kernel = Annotated[str, typer.Option(help="Only kernels whose identity begins so
 @app.command("program")
 def program(path: Path_ = None, snippet: options.Snippet = None, budget: Spend = "60s", executor: ExecutorName = "local",
             device: Device = "cuda", target: options.Target = None, math: options.Math = "fast", rules: options.Rules = None,
-            seed: Seed = 0, processes: Processes = None, plot: Plot = None, pack: PackTo = None, most: Most = 0, json: options.Json = None) -> None:
+            seed: Seed = 0, processes: Processes = None, plot: Plot = None, pack: PackTo = None, most: Most = 0,
+            json: options.Json = None) -> None:
     """Search the rows of every distinct kernel (the default command).  A second run measures nothing that is known."""
     from emmy.cli import outcome
     from emmy.tune import measure

@@ -28,21 +28,21 @@ class Bar:
         self.progress = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeRemainingColumn(),
                                  console=out, transient=True, disable=not out.is_terminal)
         self.bar: Any = None
-        self.seconds = self.until = 0.0
-        self.tries = self.failed = 0
+        self.tries = self.failed = self.legal = 0
+        self.begun: float | None = None
 
     def kernel(self, task: Task, done: int, seconds: float) -> None:
-        self.tries, self.failed, self.seconds, self.legal = done, 0, seconds, len(task.options)
-        self.from_ = None
+        self.tries, self.failed, self.legal = done, 0, len(task.options)
+        self.begun = None
         if self.bar is not None:
             self.progress.remove_task(self.bar)
         self.bar = self.progress.add_task(f"{task.options[0].schedule.form}_{task.problem.identity}", total=seconds, said="")
 
     def tried(self, tried: Tried) -> None:
-        self.from_ = tried.at if self.from_ is None else self.from_
+        self.begun = tried.at if self.begun is None else self.begun
         self.tries, self.failed = self.tries + 1, self.failed + (tried.result.status != "right")
         said = f"{self.tries} of {self.legal} rows, best {us(tried.best_us) or 'none'}" + f", {self.failed} not right" * bool(self.failed)
-        self.progress.update(self.bar, completed=tried.at - self.from_, said=said)
+        self.progress.update(self.bar, completed=tried.at - self.begun, said=said)
 
 
 def tune(programs: Iterable[tuple[str, Program]], executor: str, device: str, seconds: float, seed: int, processes: int | None,

@@ -34,7 +34,7 @@ class Node(metaclass=_Interned):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, it is built from its fields again: it is interned in the process that reads it, too."""
-        return type(self), tuple(getattr(self, name) for name in self.__match_args__)
+        return type(self), tuple(getattr(self, f.name) for f in dataclasses.fields(self))
 
     def replace(self, **changes: Any) -> Any:
         """The node with some fields changed."""

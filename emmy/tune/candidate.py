@@ -81,5 +81,6 @@ def build(candidates: Sequence[Candidate], target: str, math: str, timeout: floa
     for c, k, low in zip(candidates, kernels, lowered, strict=True):
         plan = alone(low, k, c.identity, c.predicted_us * 1e-6, target, math, source)
         report = built.functions.get(low.name) if built else None
-        made.append(Compiled(c, plan, built.cubin if built else b"", report and report.registers, report and report.spill_bytes))
+        counted = (report.registers, report.spill_bytes) if report else (None, None)
+        made.append(Compiled(c, plan, built.cubin if built else b"", *counted))
     return made

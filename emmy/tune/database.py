@@ -11,7 +11,7 @@ import os
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -110,7 +110,7 @@ class Database:
             connection.execute("COMMIT")
             return connection.total_changes - before
 
-    def _get(self, table: str, wanted: dict[str, str | None]) -> Iterator[tuple[Any, ...]]:
+    def _get(self, table: str, wanted: Mapping[str, str | None]) -> Iterator[tuple[Any, ...]]:
         given = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in given) or "1"
         if not self.path.exists():

@@ -57,7 +57,7 @@ def read(text: str, name: str) -> list[Proposal]:
                 raise IRError("it has no row")
             found.append(Proposal(k, site.strip(), str(tile.parse_row(row))))
         except IRError as error:
-            raise EmmyError(f"{name}, line {k}: {error}", "write a row a line, as WORK=t256,TILE=v4 or KERNEL: WORK=t256,TILE=v4") from error
+            raise EmmyError(f"{name}, line {k}: {error}", "write a row a line, as WORK=t256,TILE=v4 or KERNEL: WORK=t64") from error
     return found
 
 

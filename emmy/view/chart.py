@@ -17,7 +17,7 @@ def chart(lines: Mapping[str, Sequence[float | None]], title: str, across: str, 
     values = [y for line in lines.values() for y in line if y]
     least, most = (min(values), max(values)) if values else (1.0, 10.0)
     low, high = math.log10(least) - 0.02, math.log10(most) + 0.02
-    count = max((len(line) for line in lines.values()), default=1)
+    count = max((len(line) for line in lines.values()), default=0)
 
     def at(k: float, y: float) -> tuple[float, float]:
         share = (math.log10(y) - low) / (high - low)

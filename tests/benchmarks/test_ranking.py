@@ -18,7 +18,8 @@ def test_a_kernel_is_ranked_by_its_rows() -> None:
 
 
 def test_todays_predictions_stand_in_for_those_kept_and_what_failed_is_left_out() -> None:
-    rows = [measured("a", 5.0, 1.0), measured("b", 4.0, 2.0), measured("c", 3.0, 3.0), measured("d", None, 0.1), measured("e", 9.0, 9.0, "other")]
+    rows = [measured("a", 5.0, 1.0), measured("b", 4.0, 2.0), measured("c", 3.0, 3.0), measured("d", None, 0.1),
+            measured("e", 9.0, 9.0, "other")]
     kept, today = judge(rows, {}), judge(rows, {"k": ("softmax", {"a": 3.0, "b": 2.0, "c": 1.0})})
     assert [r.case for r in kept] == ["k", "other"] and kept[0].correlation == pytest.approx(-1)
     assert [r.case for r in today] == ["softmax", "other"] and today[0].correlation == pytest.approx(1) and today[0].first_us == 3.0

@@ -69,7 +69,8 @@ def test_what_is_no_row_is_refused(fields: dict[str, str], broken: str) -> None:
 SNIPPETS = ("torch.randn(8, 64).exp()", "torch.randn(64, 8, 64).transpose(0, 2) + 1", "torch.randn(16, 256).softmax(-1)",
             "torch.randn(64, 128).sum(0)", "torch.randn(64, 64) @ torch.randn(64, 64)",
             "torch.randn(64, 64, dtype=torch.float16) @ torch.randn(64, 64, dtype=torch.float16)",
-            "q = torch.randn(2, 64, 64, dtype=torch.bfloat16); F.softmax(q @ q.transpose(-2, -1), -1) @ q", "torch.randn(4, 300).cumsum(-1)")
+            "q = torch.randn(2, 64, 64, dtype=torch.bfloat16); F.softmax(q @ q.transpose(-2, -1), -1) @ q",
+            "torch.randn(4, 300).cumsum(-1)")
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)

@@ -11,7 +11,8 @@ from emmy.errors import EmmyError
 from emmy.tune import database
 from emmy.tune.database import Database, Finished, Measurement
 
-ONE = Measurement("aa11", "h200", "sm_90a", "WORK=t256", "emmy 0.1.0, nvcc 13.0", "fast", "right", 12.5, 0.1, 1e-7, 11.0, "", "0.1.0", 100.0)
+ONE = Measurement("aa11", "h200", "sm_90a", "WORK=t256", "emmy 0.1.0, nvcc 13.0", "fast", "right", 12.5, 0.1, 1e-7, 11.0, "", "0.1.0",
+                  100.0)
 
 
 def test_what_is_put_is_there_and_the_later_stays(tmp_path: Path) -> None:
@@ -62,14 +63,13 @@ NUMBERS = st.floats(1e-3, 1e9)
 TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=8)
 
 
-@given(st.builds(Measurement, *[TEXTS] * 6, st.just("right"), NUMBERS, st.none() | NUMBERS, st.none() | NUMBERS, st.none() | NUMBERS, TEXTS,
-                 TEXTS, NUMBERS))
+@given(st.builds(Measurement, *[TEXTS] * 6, st.just("right"), NUMBERS, *[st.none() | NUMBERS] * 3, TEXTS, TEXTS, NUMBERS))
 def test_lines_read_back(m: Measurement) -> None:
     assert database.read(database.line(m) + "\n\n", "x") == [m]
 
 
-@pytest.mark.parametrize("text", ["{", '{"identity": "a"}', database.line(ONE).replace("right", "good"), database.line(ONE._replace(us=None)),
-                                  database.line(ONE).replace('"aa11"', "3"), "[1]", '{"what": 1}'])
+@pytest.mark.parametrize("text", ["{", '{"identity": "a"}', database.line(ONE).replace("right", "good"), "[1]", '{"what": 1}',
+                                  database.line(ONE).replace('"aa11"', "3"), database.line(ONE._replace(us=None))])
 def test_lines_that_are_none_are_named(text: str) -> None:
     with pytest.raises(EmmyError, match="my.jsonl, line 2 is no measurement"):
         database.read(f"{database.line(ONE)}\n{text}", "my.jsonl")

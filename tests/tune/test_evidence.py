@@ -73,7 +73,8 @@ def test_partition_follows_what_was_measured() -> None:
 def test_the_database_is_asked_for_this_device_compiler_and_math(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:   # noqa: ANN001
     monkeypatch.setenv("EMMY_TUNE_DB", str(tmp_path / "tune.db"))
     monkeypatch.setattr(build, "compiler", lambda: "c")
-    Database(tmp_path / "tune.db").put(measured("a", 5.0), measured("b", 5.0)._replace(compiler="older"), measured("c", 5.0)._replace(math="exact"))
+    others = measured("b", 5.0)._replace(compiler="older"), measured("c", 5.0)._replace(math="exact")
+    Database(tmp_path / "tune.db").put(measured("a", 5.0), *others)
     assert list(evidence.here("h200", "fast").of("k")) == ["a"]
     assert evidence.here("a100", "fast").of("k") == {}
     program = Program(compile_snippet("torch.randn(4, 4) + 1").captured)
