@@ -79,14 +79,15 @@ class Outcome:
         return sum(k.launch.predicted_us for k in self.kernels)
 
     def fields(self) -> dict[str, Any]:
-        """The outcome as JSON values."""
+        """The outcome as JSON values; what was not asked for has no key."""
         errors = {name: r.error._asdict() | {"tolerance": r.tolerance, "eager_relative": r.eager and r.eager.relative, "correct": r.right}
                   for name, r in self.results.items()}
         timing = {"predicted_us": self.predicted_us, "device_us": self.device_us, "call_us": self.call_us}
         return {"error": max((r.error.relative for r in self.results.values()), default=0.0), "errors": errors, "correct": self.correct,
                 "device": self.device, "kernels": [k.fields() for k in self.kernels], "timing": timing,
-                "bench": self.bench and self.bench.fields(), "counters": [c._asdict() for c in self.counters],
-                "uncounted": self.uncounted or None}
+                **({"bench": self.bench.fields()} if self.bench else {}),
+                **({"counters": [c._asdict() for c in self.counters]} if self.counters else {}),
+                **({"uncounted": self.uncounted} if self.uncounted else {})}
 
 
 def judge(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any], eager: Mapping[str, Any] | None) -> dict[str, Result]:
