@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,52 @@ def test_what_takes_a_gpu_says_so(tmp_path: Path) -> None:
     assert_bad(Said("run", "-c", SOFTMAX, "--bench", "--device", "numpy"), "--bench takes a GPU, and numpy is none")
     assert_bad(Said("calibrate", "-o", tmp_path / "x.toml"), "torch finds no GPU")
     assert not (tmp_path / "x.toml").exists()
+
+
+def test_a_gpu_is_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from emmy.runtime import launch, rates
+    from tests.tune.test_calibrate import PROPERTIES
+
+    monkeypatch.setattr(launch, "cuda_device", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: PROPERTIES)
+    for name in ("copy_TBs", "fma_TFLOPs", "special_TOPs", "launch_us"):
+        monkeypatch.setattr(rates, name, lambda: 4.0)
+    monkeypatch.setattr(rates, "product_TFLOPs", lambda dtype: 700.0)
+    path = tmp_path / "mine.toml"
+    said = Said("calibrate", "-o", path, "--name", "mine", "--json", tmp_path / "mine.json")
+    assert "fp32_TFLOPs is 0.07 times what extract/hardware says of sm_90a" in said.well()
+    assert 'name = "mine"' in path.read_text() and json.loads((tmp_path / "mine.json").read_text())["bandwidth_TBs"] == 4.0
+    assert_bad(Said("calibrate", "-o", path), "mine.toml is there already", "--force")
+    assert "NVIDIA H200" in path.read_text() and Said("calibrate", "-o", path, "--force").code == 0
+    assert 'name = "h200"' in path.read_text()
+    assert_bad(Said("calibrate", "--name", "a/b"), "no name for a GPU's file")
+
+
+def test_times_beside_others_and_counters_are_shown() -> None:
+    from rich.console import Console
+
+    from emmy.cli import run
+    from emmy.cli.outcome import KernelRun, Outcome
+    from emmy.runtime.beside import Beside
+    from emmy.runtime.plan import Launch
+    from emmy.runtime.profile import Counters
+    from emmy.runtime.timing import Timing
+
+    launch = Launch("fold_1", ("x",), (4, 1, 1), 128, 0, "1", "WORK=t128", 268_000_000, 4e8, 76.7)
+    bench = Beside({"emmy": Timing(68.0, 0.1), "eager": Timing(81.0, 0.2), "max_autotune": Timing(65.0, 0.2)}, {"eager": 1.6e-3},
+                   {"compile": "RuntimeError: no"}, 63.1, ("1515 MHz", "1965 MHz"))
+    counted = Counters("fold_1", 63.7, 244e6, 408e6, 46.2, "long scoreboard", 10.9)
+    outcome = Outcome("cuda", {}, (KernelRun(launch, 61, 16, 67.6),), 67.6, 15.0, bench, (counted,))
+    console = Console(width=160, file=io.StringIO())
+    run.show(outcome, console)
+    lines = console.file.getvalue().splitlines()      # type: ignore[attr-defined]
+    assert [line.split()[0] for line in lines if " µs" in line][2:5] == ["max-autotune", "emmy", "eager"], "the quickest first"
+    text = "\n".join(lines)
+    assert "compile did not run: RuntimeError: no" in text and "floor 63.10 µs; clocks before: 1515 MHz; after: 1965 MHz" in text
+    assert "3.83 TB/s" in text and "long scoreboard (10.9)" in text and "244 MB" in text
+    assert outcome.fields()["bench"]["ratio"] == pytest.approx(65 / 68) and outcome.fields()["counters"][0]["stall"] == "long scoreboard"
+    assert "bench" not in Outcome("numpy", {}, ()).fields()
+    run.show(Outcome("cuda", {}, (), uncounted="there is no ncu on PATH"), console)
+    assert "no counters: there is no ncu on PATH" in console.file.getvalue()      # type: ignore[attr-defined]

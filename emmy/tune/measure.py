@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from emmy.errors import EmmyError
+from emmy.evaluate.drawn import CHUNK
 from emmy.evaluate.error import Error, compare, tolerance
 from emmy.evaluate.points import evaluate_points, sample
 from emmy.evaluate.values import Array
@@ -91,16 +92,14 @@ class Judge:
         what memory was poisoned with."""
         import torch
 
-        found = []
+        found, most = [], min(DOUBTED, len(self.places))
         for k, x in enumerate(flat):
             if self.first is None:
-                at = (torch.isnan(x) if x.dtype.is_floating_point else x == -1).nonzero().reshape(-1)[:DOUBTED]
+                at = (torch.isnan(x) if x.dtype.is_floating_point else x == -1).nonzero().reshape(-1)[:most]
             else:
-                difference = differences(x, self.first[1][k])
-                most = difference.topk(min(DOUBTED, len(x)))
-                at = most.indices[most.values > FAR * tolerance(self.kernel.outputs[k].element)]
+                at = furthest(x, self.first[1][k], most, FAR * tolerance(self.kernel.outputs[k].element))
             found.append(at.cpu().numpy())
-        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        return np.unique(np.concatenate(found))
 
     @staticmethod
     def _off(flat: tuple[Any, ...], places: Array, wanted: tuple[Array, ...]) -> list[Error]:
@@ -113,17 +112,27 @@ class Judge:
         return all(e.within(tolerance(t.element)) for e, t in zip(errors, self.kernel.outputs, strict=True))
 
 
-def differences(x: Any, other: Any) -> Any:
-    """How far each element of a torch tensor is from another's, over that one's size and their root mean square; a NaN or infinity that
-    stands in one only is infinitely far."""
+def furthest(x: Any, other: Any, most: int, least: float) -> Any:
+    """Where a vector in torch is furthest from another, at most so many places, each further than `least`.  The distance of elements is
+    relative to the other's size and root mean square; a NaN or infinity that stands in one only is infinitely far."""
     import torch
 
-    x, other = x.double(), other.double()
-    same = (x == other) | torch.isnan(x) & torch.isnan(other)
-    size = torch.where(torch.isfinite(other), other.abs(), torch.zeros_like(other))
-    scale = size + size.square().mean().sqrt()
-    apart = torch.nan_to_num((x - other).abs() / scale, nan=float("inf"), posinf=float("inf"))
-    return torch.where(same, torch.zeros_like(apart), apart)
+    def size(y: Any) -> Any:
+        return torch.where(torch.isfinite(y), y.abs(), torch.zeros_like(y))
+
+    pieces = [slice(start, start + CHUNK) for start in range(0, len(x), CHUNK)]
+    mean = (sum(float(size(other[p].double()).square().sum()) for p in pieces) / max(len(x), 1)) ** 0.5
+    values, places = [torch.zeros(0, dtype=torch.float64, device=x.device)], [torch.zeros(0, dtype=torch.int64, device=x.device)]
+    for p in pieces:
+        a, b = x[p].double(), other[p].double()
+        apart = torch.nan_to_num((a - b).abs() / (size(b) + mean), nan=float("inf"), posinf=float("inf"))
+        apart[(a == b) | torch.isnan(a) & torch.isnan(b)] = 0
+        top = apart.topk(min(most, len(apart)))
+        values.append(top.values)
+        places.append(top.indices + p.start)
+    value, place = torch.cat(values), torch.cat(places)
+    best = value.topk(min(most, len(value)))
+    return place[best.indices[best.values > least]]
 
 
 def worst(errors: list[Error]) -> Error:

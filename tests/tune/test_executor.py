@@ -127,3 +127,52 @@ def test_ray_workers_measure_on_a_stand_in(task: Task, monkeypatch: pytest.Monke
     assert {row: r.status for row, r in found.items()} == {o.row: "right" for o in task.options[:6]}
     assert found[task.options[0].row] == measure.stand_in(task.problem, executor.candidate.build(
         [task.candidate(task.options[0])], "sm_90a", "fast", assemble=False)[0]), "a stand-in measures alike anywhere"
+
+
+class FakeRay:
+    """What an executor asks of Ray, run where it is asked: a task at a time, when its result is waited for."""
+
+    def __init__(self, gpus: int, lost: str = "") -> None:
+        self.exceptions = type("exceptions", (), {"RayError": RuntimeError})
+        self.resources = {"CPU": 2.0, "GPU": float(gpus)}
+        self.lost = lost
+        self.asked: list[dict[str, int]] = []
+        self.cancelled: list[object] = []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self.resources
+
+    def remote(self, **asked: int):     # noqa: ANN201
+        self.asked.append(asked)
+        return lambda function: type("Remote", (), {"remote": staticmethod(lambda job: (function, job))})
+
+    def wait(self, references: list, num_returns: int, timeout: float) -> tuple[list, list]:      # noqa: ANN001
+        return references[:1], references[1:]
+
+    def get(self, reference):       # noqa: ANN001, ANN201
+        if reference[1].candidate.row == self.lost:
+            raise RuntimeError("the worker died\nand more")
+        return Result("right", 1.0)
+
+    def cancel(self, reference: object, force: bool) -> None:
+        self.cancelled.append(reference)
+
+
+def test_a_cluster_is_asked_for_a_gpu_a_job_and_what_it_loses_is_a_crash(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = task.options[1].row
+    cluster = FakeRay(3, lost)
+    monkeypatch.setitem(sys.modules, "ray", cluster)    # type: ignore[arg-type]
+    running = executor.make("ray", "cuda")
+    assert running.slots == 6 and cluster.asked == [{"num_cpus": 1, "num_gpus": 1, "max_retries": 0}]
+    found = run(running, jobs(task, "cuda"))
+    assert {row: r.status for row, r in found.items()} == {o.row: "crash" if o.row == lost else "right" for o in task.options[:6]}
+    assert found[lost].note == "RuntimeError: the worker died"
+    running.submit(jobs(task)[0])
+    running.close()
+    assert len(cluster.cancelled) == 1 and running.next(0.0) is None
+    monkeypatch.setitem(sys.modules, "ray", FakeRay(0))     # type: ignore[arg-type]
+    with pytest.raises(EmmyError, match="the Ray cluster has no GPU"):
+        executor.make("ray", "cuda")

@@ -13,7 +13,7 @@ from emmy.pipeline import compile_snippet
 from emmy.runtime.arrays import to_torch
 from emmy.tune import measure
 from emmy.tune.candidate import Compiled, build
-from emmy.tune.measure import Judge, differences
+from emmy.tune.measure import Judge, furthest
 from emmy.tune.tasks import Task, tasks
 
 SNIPPETS = ("torch.randn(64, 200).softmax(-1)", "nn.RMSNorm(64, dtype=torch.bfloat16)(torch.randn(16, 64, dtype=torch.bfloat16))",
@@ -68,12 +68,16 @@ def test_an_element_nobody_wrote_is_seen_in_the_first_row_too(softmax: Task) -> 
     assert not judge("a", poisoned).right
 
 
-def test_differences() -> None:
+def test_the_furthest_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     nan, inf = float("nan"), float("inf")
-    x = torch.tensor([1.0, nan, 1.0, inf, inf, 0.0], dtype=torch.float32)
-    y = torch.tensor([1.0, nan, nan, inf, -inf, 1.0], dtype=torch.float32)
-    assert differences(x, y)[:5].tolist() == [0, 0, inf, 0, inf] and 0.3 < float(differences(x, y)[5]) < 1
-    assert differences(torch.tensor([3]), torch.tensor([3])).tolist() == [0]
+    x = torch.tensor([1.0, nan, 1.0, inf, inf, 0.0, 5.0])
+    y = torch.tensor([1.0, nan, nan, inf, -inf, 1.0, 5.01])
+    for chunk in (1 << 24, 2):
+        monkeypatch.setattr(measure, "CHUNK", chunk)
+        assert sorted(furthest(x, y, 9, 0.01).tolist()) == [2, 4, 5] and sorted(furthest(x, y, 9, 1e-4).tolist()) == [2, 4, 5, 6]
+        assert sorted(furthest(x, y, 2, 0.01).tolist()) == [2, 4]
+    assert furthest(torch.tensor([3, 4]), torch.tensor([3, 5]), 9, 0.0).tolist() == [1]
+    assert furthest(x[:0], y[:0], 9, 0.0).tolist() == []
 
 
 # -- devices --------------------------------------------------------------------------------------------------------
