@@ -20,6 +20,7 @@ from emmy.instructions import (
     If,
     InitBarrier,
     Let,
+    LoadGlobal,
     LoadShared,
     MultiplyWarpgroup,
     MultiplyWarpgroupRegisters,
@@ -39,9 +40,23 @@ from emmy.instructions import (
 from emmy.instructions.bulk_copy import swizzled
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Block, Convert, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, const, fold, int32
+from emmy.ir.kernel_ir import (
+    Block,
+    Element,
+    Expr,
+    GlobalBuffer,
+    Kernel,
+    SharedBuffer,
+    Stmt,
+    TensorMap,
+    Thread,
+    Var,
+    const,
+    fold,
+    int32,
+)
 
-CONSUMERS, DEPTH, TRUE = 2, 64, const(dt.bool_, True)
+CONSUMERS, DEPTH = 2, 64
 
 
 def i32(name: str) -> Var:
@@ -150,3 +165,46 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
         If(t == 0, start), *unless("barrier", Barrier()), If(t < 128, producer, consumer)),
         (operand("a", m, rows, left_major), operand("b", n, columns, right_major, swizzle),
          TensorMap("map_c", "c", element, (m, n), (64, 64))))
+
+
+def registers_product(columns: int = 64, *, element: DType = dt.f16, by_thread: bool = False, leave_out: str = "", major: str = "mn",
+                      bulk: int = 64, skew: int = 0, again: bool = False) -> Kernel:
+    """c[64, columns] = a[64, 16] b[16, columns] + bias, by one warpgroup with a in registers.
+
+    b comes as a tile, or is written by the threads if `by_thread`.  Faults: a statement to `leave_out`, another `major` of b, another
+    `bulk` of the bias, a tile `skew` elements off its place, or a sum that is used `again` while it grows."""
+    t, lane, warp, e, x, y = Thread(), i32("lane"), i32("warp"), i32("e"), Var("x", element), Var("y", dt.f32)
+    k, j, at = i32("k"), i32("j"), i32("at")
+    row = warp * 16 + lane // 4 + e // 2 % 2 * 8
+    acc, zero = Element("acc", dt.f32, e), int32(0)
+    chunks = columns // 64
+
+    def unless(name: str, *s: Stmt) -> tuple[Stmt, ...]:
+        return () if name == leave_out else s
+
+    tiles = tuple(CopyTile("tile", int32(16 * 64 * p + skew), "map_b", (zero, int32(64 * p)), "full", zero) for p in range(chunks))
+    written = count(at, t, 16 * columns, 128, Let(k, at // columns), Let(j, at % columns), LoadGlobal(x, "b", at),
+        StoreShared("tile", j // 64 * 1024 + swizzled(k * 64 + j % 64, element), x))
+    multiply = MultiplyWarpgroupRegisters(element, columns, "acc", zero, "left", zero, "tile", zero, major, const(dt.bool_, False), 1024)
+    return Kernel(f"registers_product_{element}",
+        (GlobalBuffer("a", element, 64 * 16, "read"), GlobalBuffer("b", element, 16 * columns, "read"), GlobalBuffer("bias", dt.f32, 64, "read"),
+         GlobalBuffer("c", dt.f32, 64 * columns, "write")),
+        (SharedBuffer("tile", element, 16 * columns + 512, 1024), SharedBuffer("offset", dt.f32, 64), SharedBuffer("full", dt.i64, 1)),
+        (1, 1, 1), 128, (
+        Let(lane, t % 32), Let(warp, t // 32),
+        If(t == 0, (InitBarrier("full", zero, 1), FenceBarriers())), Barrier(),
+        If(t == 0, (ExpectBytes("full", zero, bulk * 4 + (0 if by_thread else 32 * columns)), CopyBulk("offset", zero, "bias", zero, 64, "full", zero),
+            *(() if by_thread else tiles))),
+        DeclareArray("acc", dt.f32, columns // 2), DeclareArray("left", element, 8),
+        count(e, 0, 8, 1, LoadGlobal(x, "a", row * 16 + lane % 4 * 2 + e % 2 + e // 4 * 8), SetElement("left", element, e, x), unroll=True),
+        *((written, *unless("fence_async", FenceAsync()), *unless("named_barrier", NamedBarrier(int32(1), 128))) if by_thread else ()),
+        *unless("wait", WaitBarrier("full", zero, zero)),
+        FenceProducts(*unless("fence", ("left",))), multiply,
+        *((SetElement("left", element, zero, Element("left", element, zero)),) if again else ()),
+        CommitProducts(), WaitProducts(0, *unless("pin", ("acc",))), SyncWarp(),
+        count(e, 0, columns // 2, 1, LoadShared(y, "offset", (e // 4 * 8 + lane % 4 * 2 + e % 2) % 64),
+            StoreGlobal("c", row * columns + e // 4 * 8 + lane % 4 * 2 + e % 2, acc + y), unroll=True)),
+        (TensorMap("map_b", "b", element, (16, columns), (16, 64)),))
+
+
+EVERY = (gemm(128, 256, 128), gemm(200, 136, 72, element=dt.f16, columns=128, left_major="mn", right_major="mn"), registers_product())
