@@ -109,7 +109,7 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
         """Where the operand of the q-th 16 along k begins, from where its tile does."""
         return q * 16 if major == "k" else q * 16 * 64
 
-    def unless(name: str, *s: Stmt) -> tuple[Stmt, ...]:
+    def unless[Part](name: str, *s: Part) -> tuple[Part, ...]:
         return () if name == leave_out else s
 
     producer = (
@@ -117,7 +117,7 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
         If(t == 0, (
             Declare(slot, int32(0)), Declare(phase, int32(0)),
             place(count(step, 0, steps, 1,
-                *unless("empty", WaitBarrier("empty", slot, phase ^ 1)),
+                *unless("empty", WaitBarrier("empty", slot, phase if leave_out == "turn" else phase ^ 1)),
                 *unless("expect", ExpectBytes("full", slot, (size_a + size_b) * element.bytes + bytes_more)),
                 *copy("a", row, rows, left_major), *copy("b", column, columns, right_major),
                 *advance(slot, phase, stages))))))
@@ -143,7 +143,7 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
         place(
             count(step, 0, steps, 1,
                 *unless("full", WaitBarrier("full", slot, phase)),
-                *unless("fence_products", FenceProducts(("acc",))), products, CommitProducts(),
+                *unless("fence_products", FenceProducts(*unless("wait_products", ("acc",)))), products, CommitProducts(),
                 *((release,) if early else ()),
                 *unless("wait_products", WaitProducts(0)),
                 *(() if early else (release,)),
@@ -179,7 +179,7 @@ def registers_product(columns: int = 64, *, element: DType = dt.f16, by_thread: 
     acc, zero = Element("acc", dt.f32, e), int32(0)
     chunks = columns // 64
 
-    def unless(name: str, *s: Stmt) -> tuple[Stmt, ...]:
+    def unless[Part](name: str, *s: Part) -> tuple[Part, ...]:
         return () if name == leave_out else s
 
     tiles = tuple(CopyTile("tile", int32(16 * 64 * p + skew), "map_b", (zero, int32(64 * p)), "full", zero) for p in range(chunks))

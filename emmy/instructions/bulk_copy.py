@@ -17,7 +17,7 @@ from emmy.instructions.arithmetic import spell
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Scope, SharedBuffer, Stmt, TensorMap
+from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt, TensorMap
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: s
     scope.expr(index, dt.i32, dt.i64)
     if isinstance(index, Const) and index.value * tile.element.bytes % tile.alignment:
         raise IRError(f"a tile of {name} at element {index.value} of {buffer}; it is aligned to {tile.alignment} bytes")
+
+
+def tile_traffic(kernel: Kernel, name: str) -> float:
+    """The bytes of a tile, as a share of each thread: one of the block asks for it."""
+    return sum(m.bytes for m in kernel.maps if m.name == name) / kernel.block
 
 
 def _lanes(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
@@ -113,6 +118,9 @@ class CopyTile(Stmt):
             w.mask = outer
         return run
 
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
+
 
 class CopyBulk(Stmt):
     """`count` elements of a global buffer from `source` on, a multiple of 16 bytes at a multiple of 16, begin their way to `index` of the
@@ -167,6 +175,9 @@ class CopyBulk(Stmt):
             w.mask = outer
         return run
 
+    def traffic(self, kernel: Kernel) -> float:
+        return self.count * kernel.types[self.buffer].bytes / kernel.block
+
 
 class StoreTile(Stmt):
     """The tile at `index` of the shared buffer `source` begins its way to `coordinates` of `map`, outermost first; elements outside the
@@ -206,6 +217,9 @@ class StoreTile(Stmt):
                 w.stores.setdefault(lane, [[]])[-1].append(partial(memory.engine_done, w, place, lane))
             w.mask = outer
         return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
 
 
 class CommitStores(Stmt):

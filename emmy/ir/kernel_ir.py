@@ -89,8 +89,8 @@ class Stmt(Node):
         """The 32-bit registers its names hold."""
         return 0
 
-    def traffic(self, types: Mapping[str, DType]) -> int:
-        """The bytes of global memory that one thread moves."""
+    def traffic(self, kernel: Kernel) -> float:
+        """The bytes of global memory that one thread of the kernel moves."""
         return 0
 
     @property
