@@ -139,7 +139,8 @@ class CopyBulk(Stmt):
     def check(self, scope: Scope) -> None:
         to, of = scope.buffer(self.target, SharedBuffer), scope.buffer(self.buffer, GlobalBuffer)
         if to.element is not of.element or self.count < 1 or self.count * of.element.bytes % PIECE:
-            raise IRError(f"{self.count} elements from {of.element} to {to.element}; a bulk copy is a multiple of {PIECE} bytes of one dtype")
+            raise IRError(f"{self.count} elements from {of.element} to {to.element}; "
+                          f"a bulk copy is a multiple of {PIECE} bytes of one dtype")
         if of.access != "read":
             raise IRError(f"{self.buffer} is written by the kernel")
         for index in (self.index, self.source):
@@ -168,10 +169,11 @@ class CopyBulk(Stmt):
                                              f"both begin at multiples of {PIECE} bytes", w.threads[lane])
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
                 memory, data = w.engine.shared[self.target], w.memory[self.buffer].data
-                if first < 0 or first + self.count > len(data):
-                    raise Fault("bounds", f"elements {first} to {first + self.count - 1} of {self.buffer}, which has {len(data)}", w.threads[lane])
+                last = first + self.count - 1
+                if first < 0 or last >= len(data):
+                    raise Fault("bounds", f"elements {first} to {last} of {self.buffer}, which has {len(data)}", w.threads[lane])
                 place = memory.engine_write(w, start, self.count, lane)
-                w.engine.fly(w, self, phases, self.count * item, partial(memory.land, place, data[first:first + self.count].copy()))
+                w.engine.fly(w, self, phases, self.count * item, partial(memory.land, place, data[first:last + 1].copy()))
             w.mask = outer
         return run
 

@@ -22,7 +22,6 @@ from emmy.instructions import (
     FenceProducts,
     If,
     InitBarrier,
-    Let,
     LoadShared,
     MultiplyWarpgroup,
     NamedBarrier,
@@ -148,8 +147,8 @@ DONE = (CommitProducts(), WaitProducts(0, ("acc",)))
 def run(*body: Stmt, block: int = 128) -> np.ndarray:
     """c after the body, which may leave it as it is."""
     kernel = Kernel("small", (GlobalBuffer("a", dt.bf16, 4096, "read"), GlobalBuffer("c", dt.bf16, 4096, "write")),
-        (SharedBuffer("tile", dt.bf16, 8192, 1024), SharedBuffer("linear", dt.f32, 128), SharedBuffer("full", dt.i64, 2)), (1, 1, 1), block, body,
-        (TILE, OUT))
+        (SharedBuffer("tile", dt.bf16, 8192, 1024), SharedBuffer("linear", dt.f32, 128), SharedBuffer("full", dt.i64, 2)),
+        (1, 1, 1), block, body, (TILE, OUT))
     a, c = np.arange(4096).astype(dt.bf16.numpy), np.zeros(4096, dt.bf16.numpy)
     simulate(kernel, {"a": a, "c": c}, poison=False)
     return c.reshape(64, 64).astype(float)
@@ -216,12 +215,12 @@ def test_barriers_order_those_who_meet() -> None:
 
 
 def test_arrivals_release_what_came_before() -> None:
-    def hand_over(*before: Stmt, parity: int = 0, after: Stmt = Arrive("full", int32(1))) -> tuple[Stmt, ...]:
-        return (*MADE, If(T < 32, (*before, after), (If(T < 64, (WaitBarrier("full", int32(1), int32(parity)), LoadShared(X, "linear", T - 32))),)))
-    write = StoreShared("linear", T, ONE)
-    run(*hand_over(write))
-    fails("deadlock", r"full\[1\] in phase 0 lacks 1 of 32 arrivals and 0 bytes", *hand_over(write, after=If(T > 0, (Arrive("full", int32(1)),))))
-    fails("race", "nothing that orders them", *hand_over(Arrive("full", int32(1)), after=write))
+    def hand_over(*given: Stmt) -> tuple[Stmt, ...]:
+        return (*MADE, If(T < 32, given, (If(T < 64, (WaitBarrier("full", int32(1), ZERO), LoadShared(X, "linear", T - 32))),)))
+    write, arrive = StoreShared("linear", T, ONE), Arrive("full", int32(1))
+    run(*hand_over(write, arrive))
+    fails("deadlock", r"full\[1\] in phase 0 lacks 1 of 32 arrivals and 0 bytes", *hand_over(write, If(T > 0, (arrive,))))
+    fails("race", "nothing that orders them", *hand_over(arrive, write))
     fails("barrier", "counts 1 arrivals", *MADE, If(T < 32, (Arrive("full", ZERO),)))
     fails("barrier", "made a second time", *MADE, If(T == 0, (InitBarrier("full", ZERO, 1),)))
     fails("uninitialised", "nobody made it one", If(T == 0, (Arrive("full", ZERO),)))
@@ -297,6 +296,6 @@ def test_registers_move_within_what_there_is() -> None:
 
 
 def test_names_in_messages() -> None:
-    with pytest.raises(SimulationError, match=r"kernel small, `copy_tile tile\[0\] = map_a\(0, 0\) on full\[0\];`, block \(0, 0, 0\), thread 0: "):
+    where = r"kernel small, `copy_tile tile\[0\] = map_a\(0, 0\) on full\[0\];`, block \(0, 0, 0\), thread 0: "
+    with pytest.raises(SimulationError, match=where):
         run(If(T == 0, (COPY,)))
-    run(Let(X, ONE))

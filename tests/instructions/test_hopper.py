@@ -186,7 +186,8 @@ def test_ptxas_complaints_are_errors(tmp_path: Path) -> None:
 def test_every_rank_and_width(tmp_path: Path) -> None:
     """Tiles of 1 to 5 dimensions; stores of 1, 2 and 4 matrices of either kind, from halves and from sums."""
     shapes = [(4096,), (64, 64), (4, 16, 64), (2, 2, 16, 64), (2, 1, 2, 16, 64)]
-    maps = [TensorMap(f"map_{b}{len(s)}", b, dt.bf16, s, (*(1 for _ in s[:-2]), *((16, 64) if len(s) > 1 else (64,)))) for s in shapes for b in "ac"]
+    boxes = [(*(1 for _ in s[:-2]), *((16, 64) if len(s) > 1 else (64,))) for s in shapes]
+    maps = [TensorMap(f"map_{b}{len(s)}", b, dt.bf16, s, box) for s, box in zip(shapes, boxes, strict=True) for b in "ac"]
     copies = [CopyTile("tile", ZERO, m.name, (ZERO,) * len(m.shape), "full", ZERO) if m.buffer == "a" else
               StoreTile(m.name, (ZERO,) * len(m.shape), "tile", ZERO) for m in maps]
     fill = [DeclareArray(f"halves_{e}", e, 8, Const(e, 0)) for e in (dt.f16, dt.bf16)]
