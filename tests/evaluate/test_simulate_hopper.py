@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from emmy.instructions import (
     LoadShared,
     MultiplyWarpgroup,
     NamedBarrier,
+    PrefetchMap,
     SetElement,
     SetRegisters,
     StoreGlobal,
@@ -36,7 +38,8 @@ from emmy.instructions import (
     WaitStores,
 )
 from emmy.ir import dtype as dt
-from emmy.ir.kernel_ir import Element, GlobalBuffer, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, const, int32
+from emmy.ir.kernel_ir import BODY, Element, GlobalBuffer, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, const, int32
+from emmy.ir.node import IRError
 from tests.hopper_kernels import gemm, registers_product
 
 T, ZERO, ONE, X, FALSE = Thread(), int32(0), const(dt.f32, 1), Var("x", dt.f32), const(dt.bool_, False)
@@ -110,6 +113,29 @@ def test_the_wrong_layout_is_another_product(options: Mapping[str, object]) -> N
 def test_faults_of_a_ring(options: Mapping[str, object], kind: str, detail: str) -> None:
     with pytest.raises(SimulationError, match=f"(?s)({kind}): .*{detail}"):
         product(128, 256, 384, **{"columns": 256, "stages": 2, **options})
+
+
+def without_one(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
+    """Each statement, and the body without it."""
+    for k, s in enumerate(body):
+        yield s, body[:k] + body[k + 1:]
+        for f in fields(s):
+            for lacking, inner in without_one(getattr(s, f.name)) if f.type == BODY else ():
+                yield lacking, (*body[:k], s.replace(**{f.name: inner}), *body[k + 1:])
+
+
+def test_every_statement_of_the_ring_is_missed() -> None:
+    """But for hints: maps may come late, and registers that nobody asked for do no harm."""
+    kernel = gemm(128, 256, 192, columns=128, stages=2, blocks=1)
+    arrays = {p.name: np.ones(p.length, p.element.numpy) for p in kernel.parameters}
+    unmissed = []
+    for s, body in without_one(kernel.body):
+        try:
+            simulate(kernel.replace(body=body), {name: a.copy() for name, a in arrays.items()})
+            unmissed.append(s)
+        except (SimulationError, IRError):
+            continue
+    assert unmissed == [*map(PrefetchMap, ("map_a", "map_b", "map_c")), SetRegisters(232, True)]
 
 
 def test_a_clipped_tile_counts_whole() -> None:
