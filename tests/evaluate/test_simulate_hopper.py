@@ -294,6 +294,8 @@ def test_barriers_order_those_who_meet() -> None:
     fails("barrier", "barrier 1 of 128 threads", If(T < 64, (NamedBarrier(int32(1), 128),)))
     fails("barrier", "elsewhere", If(T < 64, (NamedBarrier(int32(1), 128),), (NamedBarrier(int32(1), 64),)))
     fails("barrier", "part of a warp", If(T < 65, (NamedBarrier(int32(1), 96),)))
+    fails("barrier", "barrier 16; named ones are 1 to 15", NamedBarrier(T - T + 16, 128))
+    fails("barrier", "one for all lanes", NamedBarrier(T % 2 + 1, 128))
 
 
 def test_arrivals_release_what_came_before() -> None:
