@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Kernel
+from emmy.ir.kernel_ir import Kernel, TensorMap
 from emmy.runtime.plan import Buffer, Launch, Plan, Role
 from emmy.tune.features import Census, operations
 
@@ -49,7 +49,8 @@ def launch(kernel: Kernel, tiled: tile.Kernel, identity: str, seconds: float) ->
     assert tiled.schedule is not None
     arguments = tuple(t.name for t in (*tiled.tensors, *tiled.outputs))
     return Launch(kernel.name, arguments, kernel.grid, kernel.block, kernel.dynamic_shared_bytes, identity,
-                  str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), seconds * 1e6)
+                  str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), seconds * 1e6,
+                  maps(kernel, arguments))
 
 
 def alone(kernel: Kernel, tiled: tile.Kernel, identity: str, seconds: float, target: str, math: str, source: str) -> Plan:
@@ -58,3 +59,9 @@ def alone(kernel: Kernel, tiled: tile.Kernel, identity: str, seconds: float, tar
     buffers = [Buffer(t.name, t.element, t.shape, "input") for t in tiled.tensors]
     buffers += [Buffer(t.name, t.element, t.shape, "output") for t in tiled.outputs]
     return Plan(kernel.name, tuple(buffers), (launch(kernel, tiled, identity, seconds),), reads, writes, source, target, math)
+
+
+def maps(kernel: Kernel, arguments: tuple[str, ...]) -> tuple[TensorMap, ...]:
+    """The kernel's tensor maps, of the buffers that a launch passes to it."""
+    passed = dict(zip((p.name for p in kernel.parameters), arguments, strict=True))
+    return tuple(m.replace(buffer=passed[m.buffer]) for m in kernel.maps)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from emmy.ir.dtype import DType, f32
+from emmy.ir.kernel_ir import Kernel
+from emmy.lower.kernel_to_cuda import emit
 from emmy.runtime.plan import Buffer, Launch, Plan
 
 SOURCE = """
@@ -39,3 +41,12 @@ def product(element, n, moved=0):
     buffers = tuple(Buffer(name, element, (n, n), role) for name, role in (("a", "input"), ("b", "weight"), ("y", "output")))
     launch = Launch("k", ("a", "b", "y"), (1, 1, 1), 128, bytes=moved, flops=2.0 * n**3)
     return Plan("matmul", buffers, (launch,), ("a",), ("y",), "", "sm_90a", "fast")
+
+
+def kernel_plan(kernel: Kernel, shapes: dict[str, tuple[int, ...]]) -> Plan:
+    """The plan that launches one kernel: the buffers that it reads are inputs, those that it writes outputs."""
+    buffers = tuple(Buffer(p.name, p.element, shapes[p.name], "input" if p.access == "read" else "output") for p in kernel.parameters)
+    launch = Launch(kernel.name, tuple(p.name for p in kernel.parameters), kernel.grid, kernel.block, kernel.dynamic_shared_bytes,
+                    maps=kernel.maps)
+    inputs, outputs = (tuple(b.name for b in buffers if b.role == role) for role in ("input", "output"))
+    return Plan(kernel.name, buffers, (launch,), inputs, outputs, emit(kernel), "sm_90a", "fast")
