@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.workloads import WORKLOADS
 from emmy.errors import EmmyError
 from emmy.evaluate.error import compare, tolerance
-from emmy.runtime.beside import alternatives, floor_us
+from emmy.runtime.beside import MODES, alternatives, floor_us
 from emmy.runtime.bundle import Bundle, Example, check, load
 from emmy.runtime.launch import cuda_device
 from emmy.runtime.rates import Rates, measure_rates
@@ -44,7 +44,7 @@ def label(path: Path) -> Row:
 def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) -> Row:
     """The row of a bundle: `err` always, times only where every output is right.  Microseconds; `ratio` is the best alternative over Emmy.
 
-    `compile_mode` is torch.compile's, or None to leave it out.  EmmyError where the numbers are wrong."""
+    `compile_mode` is torch.compile's, "both" for its default and max-autotune, or None to leave it out.  EmmyError where the numbers are wrong."""
     import torch
 
     synchronize()
@@ -89,7 +89,7 @@ def alternatives_to(bundle: Bundle, example: Example, snippet: str | None, devic
         return {}, {"note": "no snippet to run by other means"}
     program, plan = example.program or capture_snippet(snippet).program, bundle.plan
     arguments = tuple(example.inputs[n] for n in plan.inputs)
-    modes = {} if compile_mode is None else {"compile": None if compile_mode == "default" else compile_mode}
+    modes = MODES if compile_mode == "both" else {"compile": None if compile_mode == "default" else compile_mode} if compile_mode else {}
     found, notes = alternatives(program, plan, example.weights, arguments, device, modes)
     outputs = dict(zip(plan.outputs, found["eager"](*arguments), strict=True))
     return found, notes | {"eager_err": max((compare(x, example.references[n]).relative for n, x in outputs.items()), default=0.0)}
