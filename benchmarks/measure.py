@@ -44,7 +44,8 @@ def label(path: Path) -> Row:
 def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) -> Row:
     """The row of a bundle: `err` always, times only where every output is right.  Microseconds; `ratio` is the best alternative over Emmy.
 
-    `compile_mode` is torch.compile's, "both" for its default and max-autotune, or None to leave it out.  EmmyError where the numbers are wrong."""
+    `compile_mode` is torch.compile's, "both" for its default and max-autotune, or None to leave it out.  EmmyError where the numbers are
+    wrong."""
     import torch
 
     synchronize()

@@ -6,6 +6,7 @@ in another, under time limits of their own: a crash or a hang costs that candida
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -17,7 +18,7 @@ from emmy.runtime.process import Died, TimedOut, Worker
 from emmy.tune import candidate, measure
 from emmy.tune.candidate import Candidate, Problem
 from emmy.tune.measure import Result
-from emmy.tune.worker import guarded
+from emmy.tune.worker import READY_S, guarded
 
 GRACE_S = 30.0      # beyond nvcc's own limit, for a compiling process to start in
 
@@ -72,6 +73,12 @@ def complete(job: Job, compiling: Worker, measuring: Worker, turn: Any = None) -
         return guarded(measuring, job.problem, compiled, job.device, job.limits.measure_s)
 
 
+def warm(measuring: Worker, turn: threading.Lock) -> None:
+    """Have a process load what it measures with, before it is needed; what goes wrong then will go wrong again where it counts."""
+    with turn, contextlib.suppress(EmmyError):
+        measuring.call(measure.warm, timeout=READY_S)
+
+
 class Local:
     """Processes of this host: `processes` that compile, and one for each of `gpus` (as CUDA_VISIBLE_DEVICES spells them) that measures.
     A device that is no GPU is measured where it is compiled."""
@@ -89,7 +96,8 @@ class Local:
             bench, turn = benches[k % len(gpus)] if gpus else (compiling, None)
             self._workers.append(compiling)
             self._threads.append(threading.Thread(target=self._serve, args=(compiling, bench, turn), daemon=True))
-        for thread in self._threads:
+        self._threads += [threading.Thread(target=warm, args=bench, daemon=True) for bench in benches]
+        for thread in reversed(self._threads):
             thread.start()
 
     def _serve(self, compiling: Worker, measuring: Worker, turn: Any) -> None:
@@ -107,7 +115,7 @@ class Local:
 
     def close(self) -> None:
         self._closed = True
-        for _ in self._threads:
+        for _ in range(self.slots):
             self._jobs.put(None)
         for worker in self._workers:
             worker.close()

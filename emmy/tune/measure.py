@@ -198,6 +198,13 @@ def cuda(problem: Problem, compiled: Compiled) -> Result:
     return bench(problem).measure(compiled)
 
 
+def warm() -> None:
+    """Load torch, and make this process's CUDA context."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+
+
 def ready(device: str, problem: Problem) -> None:
     """Make what the candidates of a problem share on a device."""
     if device == "cuda":

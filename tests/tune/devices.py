@@ -19,3 +19,9 @@ def troubled(problem: Problem, compiled: Compiled) -> Result:
     if "TILE=v2" in row:
         raise RuntimeError("an illegal memory access was encountered")
     return Result("right", compiled.candidate.predicted_us, 0.0, 0.0)
+
+
+def note_visible(folder: str) -> None:
+    """Leaves a file named by the GPUs that this process sees."""
+    with open(os.path.join(folder, os.environ["CUDA_VISIBLE_DEVICES"]), "w") as file:
+        file.write("seen")

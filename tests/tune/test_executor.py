@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
+import time
 
 import pytest
 
@@ -14,7 +16,7 @@ from emmy.tune.executor import Job, Limits, Local, complete
 from emmy.tune.measure import Result
 from emmy.tune.tasks import Task, tasks
 from emmy.tune.worker import guarded
-from tests.tune.devices import troubled
+from tests.tune.devices import note_visible, troubled
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +84,19 @@ def test_what_does_not_compile_is_told(task: Task) -> None:
     assert found.status == "compile-error" and "unknown target 'sm_10'" in found.note
 
 
-def test_each_gpu_has_a_process_that_sees_it_alone() -> None:
+def test_each_gpu_has_a_process_that_sees_it_alone_and_is_warm(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:     # noqa: ANN001
+    monkeypatch.setattr(measure, "warm", functools.partial(note_visible, str(tmp_path)))
     running = Local(1, ["3", "5"])
     try:
         assert running.slots == 3
-        seen = [worker.call(os.getenv, "CUDA_VISIBLE_DEVICES", timeout=60) for worker in running._workers[:2]]
+        seen = [worker.call(os.getenv, "CUDA_VISIBLE_DEVICES", timeout=60) for worker in running._workers[2:]]
+        began = time.monotonic()
+        while len(os.listdir(tmp_path)) < 2 and time.monotonic() - began < 60:
+            time.sleep(0.1)
     finally:
         running.close()
-    assert seen == ["3", "5"]
+    assert sorted(os.listdir(tmp_path)) == ["3", "5"]
+    assert seen == [os.environ.get("CUDA_VISIBLE_DEVICES")] * 3, "processes that compile see what the host does"
 
 
 def test_results_come_one_by_one_under_guard(task: Task) -> None:
