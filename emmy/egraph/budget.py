@@ -19,7 +19,7 @@ class Budget:
 
     nodes: int = 60_000
     seconds: float = 20.0
-    rounds: int = 12
+    rounds: int = 16
 
     @staticmethod
     def parse(text: str) -> Budget:
