@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 
+from emmy.egraph import saturate
 from emmy.egraph.canonical import forms
 from emmy.pipeline import Program, compile
 from extract import partition
@@ -54,6 +55,12 @@ def test_all_spellings_have_one_canonical_form(name: str) -> None:
     family = FAMILIES[name]
     found = {"\n".join(forms(program(family, k).region).values()) for k in range(len(family.spellings))}
     assert len(found) == 1 and len(family.spellings) >= 3, "\n\n".join(sorted(found))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rewriting_comes_to_a_fixpoint(name: str) -> None:
+    family = FAMILIES[name]
+    assert all(saturate.run(program(family, k).loop).settled for k in range(len(family.spellings)))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
