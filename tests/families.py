@@ -161,9 +161,9 @@ def wide(t: Tensor) -> Tensor:
     return t[:, None, None]
 
 
-def flat(t: Tensor, x: Tensor) -> Tensor:
-    """An image as large as one of `x` that is the same everywhere in a channel."""
-    return t[None, :, None, None].expand(x[:1].shape)
+def level(t: Tensor, x: Tensor) -> Tensor:
+    """A signal or an image as large as one of `x` that is the same everywhere in a channel."""
+    return t.reshape(1, -1, *[1] * (x.dim() - 2)).expand(x[:1].shape)
 
 
 NORMS = {
@@ -203,7 +203,8 @@ NORMS = {
     "batch norm after a padded convolution with a bias": Family((
         lambda x, m, b, w, c: F.batch_norm(F.conv2d(x, w, c, padding=1), m, b * b, b, m),
         lambda x, m, b, w, c: (F.conv2d(x, w, padding=1) + wide(c) - wide(m)) * wide(inverse(b) * b) + wide(m),
-        lambda x, m, b, w, c: F.conv2d(x, w * (b * inverse(b))[:, None, None, None], c * b * inverse(b) - m * b * inverse(b) + m, padding=1),
+        lambda x, m, b, w, c: F.conv2d(x, w * (b * inverse(b))[:, None, None, None],
+                                       c * (b * inverse(b)) - m * (b * inverse(b)) + m, padding=1),
     ), (IMAGE, (64,), (64,), FILTERS, (64,)), (SMALL, (2,), (2,), FEW_FILTERS, (2,)), 1.1),
     "batch norm before a convolution": Family((
         lambda x, m, b, w: F.conv2d(F.batch_norm(x, m, b * b, b, m), w),
@@ -214,20 +215,20 @@ NORMS = {
         lambda x, m, b, w: F.conv2d(F.batch_norm(x, m, b * b, b, m), w, padding=1),
         lambda x, m, b, w: F.conv2d((x - wide(m)) * wide(inverse(b) * b) + wide(m), w, padding=1),
         lambda x, m, b, w: F.conv2d(F.pad((x - wide(m)) / wide(torch.sqrt(b * b + 1e-5)) * wide(b) + wide(m), (1, 1, 1, 1)), w),
-        lambda x, m, b, w: (F.conv2d(x, w * wide(b * inverse(b)), padding=1) + F.conv2d(flat(m, x), w, padding=1)
-                            - F.conv2d(flat(m, x), w * wide(b * inverse(b)), padding=1)),
+        lambda x, m, b, w: (F.conv2d(x, w * wide(b * inverse(b)), padding=1) + F.conv2d(level(m, x), w, padding=1)
+                            - F.conv2d(level(m, x), w * wide(b * inverse(b)), padding=1)),
     ), (IMAGE, (64,), (64,), FILTERS), (SMALL, (3,), (3,), FEW_FILTERS), 1.0),
     "batch norm before a strided and dilated convolution": Family((
         lambda x, m, b, w: F.conv2d(F.batch_norm(x, m, b * b, b, m), w, None, 2, 2, 2),
         lambda x, m, b, w: F.conv2d((x - wide(m)) * wide(inverse(b) * b) + wide(m), w, None, 2, 2, 2),
-        lambda x, m, b, w: (F.conv2d(x, w * wide(b * inverse(b)), None, 2, 2, 2) + F.conv2d(flat(m, x), w, None, 2, 2, 2)
-                            - F.conv2d(flat(m, x), w * wide(b * inverse(b)), None, 2, 2, 2)),
+        lambda x, m, b, w: (F.conv2d(x, w * wide(b * inverse(b)), None, 2, 2, 2) + F.conv2d(level(m, x), w, None, 2, 2, 2)
+                            - F.conv2d(level(m, x), w * wide(b * inverse(b)), None, 2, 2, 2)),
     ), (IMAGE, (64,), (64,), FILTERS), (SMALL, (3,), (3,), FEW_FILTERS), 1.0),
     "batch norm before a convolution over time": Family((
         lambda x, m, b, w: F.conv1d(F.batch_norm(x, m, b * b, b, m), w, padding=2),
         lambda x, m, b, w: F.conv1d((x - m[:, None]) * (inverse(b) * b)[:, None] + m[:, None], w, padding=2),
-        lambda x, m, b, w: (F.conv1d(x, w * (b * inverse(b))[:, None], padding=2) + F.conv1d(m[None, :, None].expand(x[:1].shape), w, padding=2)
-                            - F.conv1d(m[None, :, None].expand(x[:1].shape), w * (b * inverse(b))[:, None], padding=2)),
+        lambda x, m, b, w: (F.conv1d(x, w * (b * inverse(b))[:, None], padding=2) + F.conv1d(level(m, x), w, padding=2)
+                            - F.conv1d(level(m, x), w * (b * inverse(b))[:, None], padding=2)),
     ), ((8, 64, 784), (64,), (64,), (64, 64, 5)), ((2, 3, 6), (3,), (3,), (2, 3, 5)), 1.0),
     "scale before and after a convolution": Family((
         lambda x, s, w, t: F.conv2d(x * wide(s), w, padding=1) * wide(t),

@@ -95,7 +95,7 @@ def test_of_a_program_with_repeats_one_stretch_is_written_and_all_are_listed(tmp
     costliest, first, second = (Said(*words, *more).well() for more in ((), ("--stretch", "1"), ("--stretch", "2")))
     for said, mark in ((first, 1), (second, 2)):
         rows = [line.split() for line in said.splitlines()[3:]]
-        assert [row[-5:-2] for row in rows][:1] != [] and [row[0] == "*" for row in rows] == [k + 1 == mark for k in range(len(rows))]
+        assert len(rows) > 1 and [row[0] == "*" for row in rows] == [k + 1 == mark for k in range(len(rows))]
     assert costliest in (first, second) and first.split(" classes")[0] != second.split(" classes")[0]
     assert "stretches, each an e-graph of its own" in first
     graph = extract.read_gym(tmp_path / "graph.json")

@@ -19,8 +19,8 @@ SUFFIXES = {".html": "a page to search", ".svg": "a picture", ".json": "the extr
 Output = Annotated[Path, typer.Option("-o", help="The file to write: .html is a page to search, which opens offline; .svg a picture of the "
                                       "extracted program; .json the extraction-gym format.")]
 Everything = Annotated[bool, typer.Option("--all", help="Draw every class and member in an .svg, however many.")]
-Number = Annotated[int | None, typer.Option("--stretch", min=1, show_default=False, metavar="N", help="Which of the distinct stretches that "
-                                            "a program with repeats is cut into; else the one that takes most of its time.")]
+Number = Annotated[int | None, typer.Option("--stretch", min=1, show_default=False, metavar="N", help="Which of the distinct stretches "
+                                            "that a program with repeats is cut into; else the one that takes most of its time.")]
 
 
 def command(output: Output, file: options.File = None, snippet: options.Snippet = None, target: options.Target = None,
@@ -36,7 +36,8 @@ def command(output: Output, file: options.File = None, snippet: options.Snippet 
     program = options.program(snippet, file, target, math, knobs, rules, budget, traced=True)
     count = len(program.stretches)
     if stretch is not None and stretch > count:
-        raise EmmyError(f"there is no stretch {stretch}: the program has {options.counted(count, 'distinct stretch', 'distinct stretches')}",
+        there = options.counted(count, "distinct stretch", "distinct stretches")
+        raise EmmyError(f"there is no stretch {stretch}: the program has {there}",
                         f"give --stretch 1 to {count}" if count > 1 else "leave --stretch out")
     shown = costliest(program) if stretch is None else stretch - 1
     from emmy.view.picture import of_program

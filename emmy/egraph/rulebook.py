@@ -20,8 +20,8 @@ from emmy.errors import EmmyError
 
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
 ORDER = {
-    "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order", "moments",
-             "twist", "cut", "split"),
+    "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
+             "moments", "twist", "cut", "split"),
     "tile": ("syntax", "fold", "place", "atom", "stage", "tensor", "strategy"),
 }
 
