@@ -18,6 +18,7 @@ from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir.index import Ax, Ix
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.node import postorder
 from emmy.ir.tensor_ir import Input
 
 
@@ -243,27 +244,17 @@ def composed(program: loop.Program, stretches: Sequence[Stretch], regions: Seque
 
 def _calls(result: str, made: dict[str, tuple[Form, dict[str, str]]]) -> str:
     """The form of a tensor in terms of inputs x0, x1, …, with distinct forms f0, f1, … and their calls %0, %1, … as met."""
+    reads = {tensor: [names[t] for t in form.reads] for tensor, (form, names) in made.items()}
     named: dict[str, str] = {}
     defined: dict[str, str] = {}
-    inputs: dict[str, str] = {}
     calls: list[str] = []
-    stack = [(result, False)]
-    while stack:
-        tensor, ready = stack.pop()
-        if tensor in named or tensor in inputs:
-            continue
+    for tensor in postorder((result,), lambda t: reads.get(t, [])):
         if tensor not in made:
-            inputs[tensor] = f"x{len(inputs)}"
+            named[tensor] = f"x{len(named) - len(calls)}"
             continue
-        form, names = made[tensor]
-        reads = [names[t] for t in form.reads]
-        if ready:
-            function = defined.setdefault(form.text, f"f{len(defined)}")
-            named[tensor] = f"%{len(named)}"
-            calls.append(f"{named[tensor]} = {function}({', '.join({**inputs, **named}[t] for t in reads)})")
-        else:
-            stack.append((tensor, True))
-            stack.extend((t, False) for t in reversed(reads))
+        function = defined.setdefault(made[tensor][0].text, f"f{len(defined)}")
+        named[tensor] = f"%{len(calls)}"
+        calls.append(f"{named[tensor]} = {function}({', '.join(named[t] for t in reads[tensor])})")
     return "\n".join([*(f"{function}:\n{text}" for text, function in defined.items()), *calls, named[result]])
 
 
