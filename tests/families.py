@@ -233,7 +233,7 @@ NORMS = {
     "scale before and after a convolution": Family((
         lambda x, s, w, t: F.conv2d(x * wide(s), w, padding=1) * wide(t),
         lambda x, s, w, t: F.conv2d(x, w * wide(s) * t[:, None, None, None], padding=1),
-        lambda x, s, w, t: wide(t) * F.conv2d(wide(s) * x * 2, w / 2, padding=1),
+        lambda x, s, w, t: wide(t) * F.conv2d(F.pad(wide(s) * x, (1, 1, 1, 1)), w),
     ), (IMAGE, (64,), FILTERS, (64,)), (SMALL, (3,), FEW_FILTERS, (2,)), 1.0),
     "scalars and biases around a convolution": Family((
         lambda x, w, c: (F.conv2d(2 * x, w, padding=1) + 1) / 4 + wide(c),
