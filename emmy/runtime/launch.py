@@ -123,7 +123,7 @@ class Executable:
                             "Pass one for each output.")
         device, table = self.device, self._table
         given = [x if fits(x, slot, device) else accept(x, slot, device) for x, slot in zip(tensors, self._inputs, strict=True)]
-        results = [self._empty(s.shape, s.strides, s.dtype) for s in self._outputs] if out is None else list(out)
+        results = [self._empty(s.buffer.shape, s.strides, s.dtype) for s in self._outputs] if out is None else list(out)
         for x, slot in zip(results, self._outputs if out is not None else (), strict=False):
             if accept(x, slot, device) is not x:
                 raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
