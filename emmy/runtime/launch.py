@@ -121,22 +121,37 @@ class Executable:
         if out is not None and len(out) != len(self._outputs):
             raise EmmyError(f"{self.plan.name} has {len(self._outputs)} outputs, but out= has {len(out)} tensors",
                             "Pass one for each output.")
-        device, table = self.device, self._table
-        given = [x if fits(x, slot, device) else accept(x, slot, device) for x, slot in zip(tensors, self._inputs, strict=True)]
-        results = [self._empty(s.buffer.shape, s.strides, s.dtype) for s in self._outputs] if out is None else list(out)
-        for x, slot in zip(results, self._outputs if out is not None else (), strict=False):
-            if accept(x, slot, device) is not x:
-                raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
-                                "Pass a tensor from torch.empty.")
         with self._lock, self._driver as driver:
-            for x, slot in zip(given, self._inputs, strict=True):
-                table[slot.place] = x.data_ptr()
-            for x, slot in zip(results, self._outputs, strict=True):
-                table[slot.place] = x.data_ptr()
+            held = self._point(tensors, self._inputs)   # a copy lives until its launches are on the stream
+            results = [self._empty(b.shape, strides, dtype) for _, b, _, strides, dtype in self._outputs] if out is None else list(out)
+            for x, slot in zip(self._point(results, self._outputs), self._outputs, strict=True):
+                if x is not None:
+                    raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
+                                    "Pass a tensor from torch.empty.")
             for host, place in self._moving:
-                host.point(table[place])
+                host.point(self._table[place])
             self._launch(driver, driver.stream())
+        del held
         return tuple([results[k] for k in self._returned])
+
+    def _point(self, tensors: Sequence[Any], slots: tuple[Slot, ...]) -> list[Any]:
+        """Write the tensors' pointers into the table.  Of each: None, or the copy that stands for it."""
+        copies: list[Any] = []
+        device, table = self.device, self._table
+        for x, slot in zip(tensors, slots, strict=True):
+            place, _, shape, _, dtype = slot
+            try:
+                fits = (x.dtype is dtype and x.shape == shape and x.device == device and x.is_contiguous()
+                        and not (pointer := x.data_ptr()) % VECTOR)
+            except AttributeError:
+                fits = False
+            if fits:
+                copies.append(None)
+            else:
+                copies.append(accept(x, slot, device))
+                pointer = copies[-1].data_ptr()
+            table[place] = pointer
+        return copies
 
     def _launch(self, driver: Driver, stream: int) -> None:
         """Do the launches on what the table names: one by one, or as a graph where the same has been asked before."""
@@ -173,15 +188,6 @@ def allocator(device: Any) -> Callable[[Any, tuple[int, ...], Any], Any]:
             return quick(shape, strides, dtype)
         return torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return allocate
-
-
-def fits(x: Any, slot: Slot, device: Any) -> bool:
-    """Whether `x` can be passed by its pointer: what `accept` would return as it is."""
-    try:
-        return (x.dtype is slot.dtype and x.shape == slot.shape and x.device == device and x.is_contiguous()
-                and not x.data_ptr() % VECTOR)
-    except AttributeError:
-        return False
 
 
 def accept(x: Any, slot: Slot, device: Any) -> Any:
