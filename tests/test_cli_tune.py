@@ -118,6 +118,9 @@ def test_a_file_and_a_folder_are_all_their_programs(kept: dict[str, str], tmp_pa
     assert [name for name, _ in command.programs(str(tmp_path / "model.py"), None)] == names
     assert [name for name, _ in command.programs(names[0], None)] == names[:1]
     (tmp_path / "nothing").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "some.py").write_text(FILE + "\ndef three():\n    raise ValueError('no')\n")
+    assert [name.rpartition(":")[2] for name, _ in command.programs(str(tmp_path / "broken"), None)] == ["one", "two"]
     with pytest.raises(EmmyError, match="has no program"):
         next(command.programs(str(tmp_path / "nothing"), None))
 

@@ -71,17 +71,21 @@ def program(path: Path_ = None, snippet: options.Snippet = None, budget: Spend =
 
     target = target or options.DEFAULT_TARGET
     options.check(target, math, "", rules)
-    made = ((name, Program(captured, target, math, rules or (), evidence=Evidence())) for name, captured in programs(path, snippet))
+
+    def made() -> Iterator[tuple[str, Program]]:
+        for name, captured in programs(path, snippet):
+            yield name, Program(captured, target, math, rules or (), evidence=Evidence())
+
     if pack is not None:
-        write_pack(pack, [p for _, p in made], most, seed, processes)
+        write_pack(pack, [p for _, p in made()], most, seed, processes)
         return
     from emmy.cli.tuning import tune
 
-    tune(made, executor, device, seconds, seed, processes, plot, json)
+    tune(made(), executor, device, seconds, seed, processes, plot, json)
 
 
 def programs(path: str | None, snippet: str | None) -> Iterator[tuple[str, Any]]:
-    """The captured programs that the command line names, by name."""
+    """The captured programs that the command line names, by name.  One of several that cannot be captured is told, and left out."""
     if snippet is not None or path is None or re.search(r"\.py:\w+$", path):
         yield snippet or str(path), options.captured(snippet, path)
         return
@@ -92,7 +96,12 @@ def programs(path: str | None, snippet: str | None) -> Iterator[tuple[str, Any]]
     if not named:
         raise EmmyError(f"{path} has no program", "name a file or folder with functions or modules that have example inputs")
     for spec in named:
-        yield spec, capture.capture_file(spec)
+        try:
+            captured = capture.capture_file(spec)
+        except EmmyError as error:
+            typer.echo(f"left out {spec}: {error}", err=True)
+        else:
+            yield spec, captured
 
 
 def duration(text: str) -> float:
@@ -115,6 +124,8 @@ def write_pack(path: Path, made: list[Program], most: int, seed: int, processes:
     if not path.parent.is_dir():
         raise EmmyError(f"there is no folder {path.parent}", "make it first, or write elsewhere")
     out = options.console(stderr=True)
+    if not made:
+        raise EmmyError("there is no program to pack", "see what was left out, above")
     distinct = {t.problem.identity: t for p in track(made, "choosing rows", console=out, transient=True) for t in tasks(p)}
     compiled, failed = pack.compiled(list(distinct.values()), most, seed, processes,
                                      lambda steps: track(steps, "compiling", console=out, transient=True))

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from emmy.cli import options
 from emmy.cli.tune import fields, us
+from emmy.errors import EmmyError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,13 +60,18 @@ def tune(programs: Iterable[tuple[str, Program]], executor: str, device: str, se
     by = compiler() if device == "cuda" else f"emmy {__version__}"
     out = options.console(stderr=json is not None and str(json) == "-")
     running = executors.make(executor, device, processes)
-    bar, results, trace = Bar(out), [], []
+    bar, results, trace, failed = Bar(out), [], [], list[EmmyError]()
     try:
         with bar.progress:
             for name, program in programs:
                 session = Session(running, kept, device, device_name(device, program.target), by, seconds, seed, watch=bar)
-                before = expected(program.knowing(session.evidence(program.math)))
-                program, tuned = session.program(program)
+                try:
+                    before = expected(program.knowing(session.evidence(program.math)))
+                    program, tuned = session.program(program)
+                except EmmyError as error:
+                    failed.append(error)
+                    out.print(f"left out {name}: {error.message}", markup=False, soft_wrap=True)
+                    continue
                 trace += session.trace
                 results.append(fields(name, tuned, before, expected(program)))
                 show(name, tuned, results[-1], out)
@@ -82,7 +87,7 @@ def tune(programs: Iterable[tuple[str, Program]], executor: str, device: str, se
     if json is not None:
         options.write_json(json, {"programs": results})
     if not results:
-        raise typer.Exit(1)
+        raise failed[0] if failed else EmmyError("there is no program to tune", "see what was left out, above")
 
 
 def expected(program: Program) -> float:
