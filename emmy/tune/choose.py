@@ -164,7 +164,7 @@ class Rows:
         """The kernel, named by its identity, with the row of least time; ties go to the first spelling."""
         legal = schedules(kernel, self.target, self.math, pins, self.extra)
         census = Census(kernel)
-        predicted = [(str(s.row), cost.seconds(features(census, s), self.gpu)) for s in legal]
+        predicted = [(s.row, cost.seconds(features(census, s), self.gpu)) for s in legal]
         seconds, k = min((seconds, k) for k, seconds in enumerate(self.evidence.prices(kernel.name, predicted)))
         return Scheduled(kernel.replace(schedule=legal[k]), seconds, kernel.name)
 

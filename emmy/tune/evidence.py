@@ -49,20 +49,22 @@ class Evidence:
         """The measurements of a kernel, by row."""
         return self.found.get(identity, {})
 
-    def prices(self, identity: str, predicted: Sequence[tuple[str, float]]) -> list[float]:
-        """The seconds of each (row, predicted seconds) of a kernel; infinite for a row to be left out."""
-        known = self.of(identity)
+    def prices(self, identity: str, predicted: Sequence[tuple[object, float]]) -> list[float]:
+        """The seconds of each (row, predicted seconds) of a kernel, the row by itself or as text; infinite for a row to be left out."""
+        if not self.found:
+            return [seconds for _, seconds in predicted]
+        spelled, known = [(str(row), seconds) for row, seconds in predicted], self.of(identity)
         taken = {row: m.us * 1e-6 for row, m in known.items() if m.status == "right" and m.us is not None}
-        shares = [taken[row] / seconds for row, seconds in predicted if row in taken and seconds > 0]
+        shares = [taken[row] / seconds for row, seconds in spelled if row in taken and seconds > 0]
         share = median(shares) if shares else self.share
-        least = min((taken[row] for row, _ in predicted if row in taken), default=0.0)
+        least = min((taken[row] for row, _ in spelled if row in taken), default=0.0)
 
         def price(row: str, seconds: float) -> float:
             if row in known:
                 return taken.get(row, math.inf)
             return max(seconds * share, least * (1 + 1e-9))
 
-        found = [price(row, seconds) for row, seconds in predicted]
+        found = [price(row, seconds) for row, seconds in spelled]
         return found if any(map(math.isfinite, found)) else [seconds for _, seconds in predicted]
 
 
