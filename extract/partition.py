@@ -1,9 +1,9 @@
 """Partition: which tensors are kept in memory, and which body each kernel has.
 
-A program is a set of kernels, first one for each kept tensor.  Given the kept set, each kernel's body is extracted (every class once, shared
-parts paid once) from the members its class admits, loads of kept tensors among them.  Programs of few tensors are searched exhaustively
-(`extract.lattice`).  Others are searched by descent (`extract.descent`) from what the least work passes through and, if they name few
-tensors, from "all that the program names" and "only its results"; of middling ones the best choice among candidate kernels
+A program is a set of kernels, first one for each kept tensor.  Given the kept set, each kernel's body is extracted (every class once,
+shared parts paid once) from the members its class admits, loads of kept tensors among them.  Programs of few tensors are searched
+exhaustively (`extract.lattice`).  Others are searched by descent (`extract.descent`) from what the least work passes through and, if they
+name few tensors, from "all that the program names" and "only its results"; of middling ones the best choice among candidate kernels
 (`extract.columns`) is then looked for.  Where it saves, kernels are then merged, each to write several tensors (`extract.siblings`).
 
 A kernel is priced by the caller, who knows what schedules it has; the floor (`max(bytes, work) + launch`) prunes what

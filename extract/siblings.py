@@ -2,7 +2,8 @@
 
 Kernels can be merged whose tensors have one shape, unless one waits for another through a third: the launches stay without cycles.
 One may read another's tensor: it then computes what it read, in the same place.  A tensor that only the merged kernel read is not
-written at all, so kernels whose tensors vanish may be of any shape.  The bodies are extracted anew together, shared parts paid once, and
+written at all, so kernels whose tensors vanish may be of any shape; two tensors or more remain, for which one value alone is kept is not
+decided here.  The bodies are extracted anew together, shared parts paid once, and
 the merged kernel is priced by the caller as any other is.
 """
 
@@ -48,7 +49,7 @@ class Siblings:
         return tuple(w for n in sorted(group) for w in self.every[n].writes if w in read)
 
     def kernel(self, group: Group) -> Kernel | None:
-        """The kernel of a group; None if its tensors have several shapes, or one of its kernels waits for another through one outside."""
+        """The kernel of a group; None if it writes one tensor only or several shapes, or waits for itself through a kernel outside."""
         if len(group) == 1:
             return self.every[next(iter(group))]
         if group not in self.made:
@@ -58,7 +59,7 @@ class Siblings:
     def _kernel(self, group: Group) -> Kernel | None:
         writes = self.needed(group)
         below = frozenset(n for n, above in enumerate(self.above) if above & group) - group
-        if not writes or len({self.problem.shapes.get(w, w) for w in writes}) > 1 or any(self.above[n] & below for n in group):
+        if len(writes) < 2 or len({self.problem.shapes.get(w, w) for w in writes}) > 1 or any(self.above[n] & below for n in group):
             return None
         hidden = {w for n in group | below for w in self.every[n].writes}
         return self.kernels.together(writes, self.solution.kept - hidden)
