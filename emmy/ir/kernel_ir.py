@@ -111,11 +111,13 @@ class GlobalBuffer(Node):
 
 
 class SharedBuffer(Node):
-    """`length` elements of a block's shared memory, aligned to 16 bytes."""
+    """`length` elements of a block's shared memory, aligned to 16 bytes: from byte `start` on, where it may lie over others if no block
+    uses both; or, if that is None, behind the buffer before it."""
 
     name: str
     element: DType
     length: int
+    start: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -139,8 +141,18 @@ class Kernel(Node):
         return {b.name: b.element for b in self.parameters} | {b.name: b.element for b in self.shared}
 
     @property
+    def places(self) -> dict[str, int]:
+        """The first byte of each shared buffer."""
+        places, end = {}, 0
+        for b in self.shared:
+            places[b.name] = end if b.start is None else b.start
+            end = places[b.name] + b.bytes
+        return places
+
+    @property
     def shared_bytes(self) -> int:
-        return sum(b.bytes for b in self.shared)
+        places = self.places
+        return max((places[b.name] + b.bytes for b in self.shared), default=0)
 
     @property
     def dynamic_shared_bytes(self) -> int:
@@ -271,6 +283,8 @@ def verify(kernel: Kernel) -> None:
         check_name(b.name)
         if b.name in buffers or b.name == kernel.name:
             raise IRError(f"{kernel.name}: {b.name} is defined twice")
+        if isinstance(b, SharedBuffer) and b.start is not None and (b.start < 0 or b.start % 16):
+            raise IRError(f"{kernel.name}: {b.name} begins at byte {b.start}; shared buffers are aligned to 16 bytes")
         if b.length < 0 or isinstance(b, GlobalBuffer) and b.access not in ("read", "write"):
             raise IRError(f"{kernel.name}: buffer {b!r}")
         buffers[b.name] = b

@@ -42,7 +42,7 @@ _SYMBOLS = {symbol: (op, p) for op, (symbol, p) in _INFIX.items()}
 def show(kernel: Kernel) -> str:
     """The kernel as text."""
     parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]" for b in kernel.parameters]
-    shared = [f"  shared {b.name}: {b.element}[{b.length}];" for b in kernel.shared]
+    shared = [f"  shared {b.name}: {b.element}[{b.length}]{'' if b.start is None else f' at {b.start}'};" for b in kernel.shared]
     head = f"kernel {kernel.name}({', '.join(parameters)}) grid({', '.join(map(str, kernel.grid))}) block({kernel.block}) {{"
     return "\n".join([head, *shared, *("  " + line for s in kernel.body for line in print_statement(s)), "}"]) + "\n"
 
@@ -187,7 +187,11 @@ class _Parser:
         shared = []
         while self.peek() == "shared":
             self.take()
-            shared.append(SharedBuffer(*self.buffer()))
+            found, start = self.buffer(), None
+            if self.peek() == "at":
+                self.take()
+                start = self.integer()
+            shared.append(SharedBuffer(*found, start))
             self.take(";")
         body = self.statements()
         self.take("")

@@ -40,11 +40,11 @@ def _indices(body: str) -> list[str]:
 
 
 def _shared(kernel: Kernel) -> list[str]:
-    """The shared buffers: declared one by one, or parts of one dynamic array where they exceed what may be declared."""
-    if not kernel.dynamic_shared_bytes:
+    """The shared buffers: declared one by one, or parts of one array where they lie over each other, or exceed what may be declared."""
+    if not kernel.dynamic_shared_bytes and all(b.start is None for b in kernel.shared):
         return [f"  __shared__ __align__(16) {TYPES[b.element]} {b.name}[{max(b.length, 1)}];" for b in kernel.shared]
-    lines, offset = ["  extern __shared__ __align__(16) unsigned char shared_memory[];"], 0
-    for b in kernel.shared:
-        lines.append(f"  {TYPES[b.element]}* const {b.name} = reinterpret_cast<{TYPES[b.element]}*>(shared_memory + {offset});")
-        offset += b.bytes
-    return lines
+    extern, length = ("extern ", "") if kernel.dynamic_shared_bytes else ("", max(kernel.shared_bytes, 1))
+    places = kernel.places
+    return [f"  {extern}__shared__ __align__(16) unsigned char shared_memory[{length}];",
+            *(f"  {TYPES[b.element]}* const {b.name} = reinterpret_cast<{TYPES[b.element]}*>(shared_memory + {places[b.name]});"
+              for b in kernel.shared)]
