@@ -17,8 +17,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.lower import loop_to_tile
-from emmy.tune import beside
-from emmy.tune.beside import Launch, Machine
+from emmy.tune.beside import Launch, Launcher
 from emmy.tune.features import Census, features
 from extract import cost, hardware, partition
 
@@ -140,6 +139,7 @@ class Rows:
         self.target, self.math, self.extra = target, math, extra
         self.gpu = hardware.for_target(target)
         self.found: dict[str, Scheduled] = {}
+        self.launcher = Launcher(self.gpu, target, math, extra)
 
     def extract(self, region: Region, count: int, pins: str = "") -> list[tuple[float, Extracted]]:
         """The best ways to compute a region, each with its weight, cheapest first."""
@@ -158,7 +158,7 @@ class Rows:
             writer = {w: n for n, k in enumerate(solution.kernels) for w in k.writes}
             waits = [frozenset(writer[r] for r in k.reads) for k in solution.kernels]
             kernels = [loop_to_tile.called(self.found[c.identity].kernel, c.identity, c.reads, c.outputs) for c in calls]
-            launches = beside.launches(Machine(self.gpu, self.target, self.math, self.extra, pins), kernels, alone, waits)
+            launches = self.launcher.launches(kernels, alone, waits, pins)
         order = [n for launch in launches for n in launch.kernels]
         weight = solution.seconds + sum(launch.seconds for launch in launches) - sum(alone)
         return weight, Extracted(outlined, tuple(solution.kernels[n] for n in order), tuple(calls[n] for n in order), tuple(launches))
