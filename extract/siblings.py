@@ -15,7 +15,7 @@ from itertools import combinations
 from extract.kernels import Kernels
 from extract.problem import Kernel, Solution
 
-EXHAUSTIVE = 6          # kernels of a partition all of whose groupings are looked at; of more, the best pair is merged, again and again
+EXHAUSTIVE = 6          # kernels of a partition all of whose groupings are looked at; of more, pair after pair is merged
 WORTH = 1 - 1e-6
 
 Group = frozenset[int]
@@ -64,10 +64,6 @@ class Siblings:
         hidden = {w for n in group | below for w in self.every[n].writes}
         return self.kernels.together(writes, self.solution.kept - hidden)
 
-    def least(self, group: Iterable[int]) -> float:
-        """What the kernels of a group cost apart."""
-        return sum(self.kernels.priced(self.every[n]) for n in group)
-
     # -- few kernels --------------------------------------------------------------------------------------------
     def best(self) -> Solution:
         """The partition of the best grouping.  Prices are asked of the groups of the best one by what is known, prices or else floors,
@@ -105,21 +101,17 @@ class Siblings:
 
     # -- many kernels -------------------------------------------------------------------------------------------
     def step(self) -> Solution | None:
-        """The partition with the pair merged that saves most; None if none saves."""
-        pairs = [(self.least(pair) - self.kernels.estimate(k), pair, k) for a, b in combinations(range(len(self.every)), 2)
+        """The partition with a pair merged: the first that saves, in the order of what floors say that it saves; None if none does."""
+        alone = [k.floor for k in self.every]
+        pairs = [(alone[a] + alone[b] - k.floor, pair, k) for a, b in combinations(range(len(self.every)), 2)
                  for pair in [frozenset((a, b))] if self.close(a, b) and (k := self.kernel(pair)) is not None]
-        best: tuple[float, Group] | None = None
-        for most, pair, k in sorted(pairs, key=lambda p: (-p[0], sorted(p[1]))):
-            if most <= (best[0] if best else self.solution.seconds * (1 - WORTH)):
-                break
-            saved = self.least(pair) - self.kernels.priced(k)
-            if saved > (best[0] if best else self.solution.seconds * (1 - WORTH)):
-                best = saved, pair
-        if best is None:
-            return None
-        ordered = self.ordered([best[1], *(frozenset((n,)) for n in range(len(self.every)) if n not in best[1])])
-        assert ordered is not None, "no third kernel is between"
-        return Solution(self.solution.seconds - best[0], ordered)
+        for _, pair, k in sorted(pairs, key=lambda p: (-p[0], sorted(p[1]))):
+            apart = sum(self.kernels.priced(self.every[n]) for n in pair)
+            if self.kernels.estimate(k) < apart * WORTH and self.kernels.priced(k) < apart * WORTH:
+                made = self.ordered([pair, *(frozenset((n,)) for n in range(len(self.every)) if n not in pair)])
+                assert made is not None, "no kernel is between the two"
+                return Solution(self.solution.seconds - apart + self.kernels.priced(k), made)
+        return None
 
     def close(self, a: int, b: int) -> bool:
         """Whether two kernels can share more than a launch: one reads the other's tensor, or both read one."""

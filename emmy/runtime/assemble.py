@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Kernel
+from emmy.ir.kernel_ir import Kernel, TensorMap
 from emmy.runtime.plan import Buffer, Launch, Plan, Role
 from emmy.tune.beside import read_again
 from emmy.tune.features import Census, operations
@@ -52,4 +52,10 @@ def launch(function: Kernel, kernels: tuple[tile.Kernel, ...], program: Program)
     arguments = tuple(t.name for k in kernels for t in (*k.tensors, *k.outputs))
     moved, work = sum(Census(k).dram for k in kernels) - read_again(kernels), sum(map(operations, kernels))
     return Launch(function.name, arguments, function.grid, function.block, function.dynamic_shared_bytes, identity, rows, int(moved),
-                  float(work), choice.seconds(kernels) * 1e6)
+                  float(work), choice.seconds(kernels) * 1e6, maps(function, arguments))
+
+
+def maps(kernel: Kernel, arguments: tuple[str, ...]) -> tuple[TensorMap, ...]:
+    """The kernel's tensor maps, of the buffers that a launch passes to it."""
+    passed = dict(zip((p.name for p in kernel.parameters), arguments, strict=True))
+    return tuple(m.replace(buffer=passed[m.buffer]) for m in kernel.maps)

@@ -89,7 +89,7 @@ def test_no_grouping_is_better(seed: int, tensors: int, how: Price | str) -> Non
 
 @settings(max_examples=30, deadline=None)
 @given(SEEDS)
-def test_of_many_kernels_the_best_pairs_are_merged(seed: int) -> None:
+def test_of_many_kernels_pairs_are_merged(seed: int) -> None:
     problem = shaped(seed, 10)._replace(rent=(0.0, 0.0))
     before, after = check(problem, scheduled)
     assert len(after.kernels) <= len(before.kernels)

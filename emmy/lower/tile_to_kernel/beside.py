@@ -35,9 +35,12 @@ from emmy.ir.node import IRError
 
 def beside(name: str, parts: Sequence[Kernel]) -> Kernel:
     """The kernel that runs `parts`, the blocks of the first before those of the second.  Its parameters are theirs, one part after another,
-    each named after its own with the part's letters before it.  IRError if their blocks have different numbers of threads."""
+    each named after its own with the part's letters before it.  IRError if their blocks have different numbers of threads, or one has
+    tensor maps or clusters."""
     if len({p.block for p in parts}) != 1:
         raise IRError(f"{name}: kernels beside each other have blocks of as many threads, not {', '.join(str(p.block) for p in parts)}")
+    if alone := next((p.name for p in parts if p.maps or p.cluster != 1), None):
+        raise IRError(f"{name}: {alone} has tensor maps or clusters, and is launched alone")
     letters = [_letters(k) for k in range(len(parts))]
     own = [_own(part, f"{letter}_") for letter, part in zip(letters, parts, strict=True)]
     ends = list(accumulate(prod(p.grid) for p in parts))
@@ -59,7 +62,8 @@ def _letters(k: int) -> str:
 def _own(part: Kernel, stem: str) -> Kernel:
     """The kernel with its buffers named apart, and the shared ones at their places from the first byte on."""
     names = {name: f"{stem}{name}" for name in part.types}
-    shared = tuple(SharedBuffer(names[b.name], b.element, b.length, part.places[b.name]) for b in part.shared)
+    places = zip(part.shared, part.shared_offsets, strict=False)
+    shared = tuple(SharedBuffer(names[b.name], b.element, b.length, b.alignment, start) for b, start in places)
     parameters = tuple(GlobalBuffer(names[b.name], b.element, b.length, b.access) for b in part.parameters)
     return Kernel(part.name, parameters, shared, part.grid, part.block, tuple(_renamed(s, names) for s in part.body))
 

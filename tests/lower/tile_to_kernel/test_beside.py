@@ -89,7 +89,7 @@ def test_a_place_in_shared_memory_is_aligned() -> None:
     made = beside("both", [block_reduction(100), block_reduction(64)])
     assert [b.start for b in made.shared] == [0, 0] and made.shared_bytes == 1024
     with pytest.raises(IRError, match="begins at byte 8"):
-        kernel_ir.verify(made.replace(shared=(kernel_ir.SharedBuffer("a_part", dt.f32, 256, 8), made.shared[1])))
+        kernel_ir.verify(made.replace(shared=(kernel_ir.SharedBuffer("a_part", dt.f32, 256, 16, 8), made.shared[1])))
 
 
 def test_they_compile() -> None:
