@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +96,11 @@ class Program:
 
     @cached_property
     def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
-        """Each distinct kernel once; a launch names its kernel, and an empty output needs none."""
-        return tuple(tile_to_kernel.lower(s.kernel) for s in self.choice.scheduled.values() if prod(s.kernel.shape))
+        """Each distinct function once; a launch names its function, and an empty output needs none."""
+        first: dict[str, tuple[tile_ir.Kernel, ...]] = {}
+        for launch in self.choice.launches:
+            first.setdefault(tile_ir.launch_name(launch), launch)
+        return tuple(map(tile_to_kernel.lower_launch, first.values()))
 
     @cached_property
     def cuda(self) -> str:

@@ -7,6 +7,7 @@ constants were fitted to an H200 (`benchmarks/results/h200`); the model ranks, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, pow
 from typing import NamedTuple
 
@@ -47,6 +48,16 @@ class Features(NamedTuple):
     joins: float
     access: float
     tensor_flops: float = 0
+
+
+def beside(parts: Sequence[Features], again: float) -> Features:
+    """What kernels of as many threads do beside each other in one launch; `again`: bytes that several read, of which all but one find them
+    in the second-level cache.  Every block has the registers and the shared memory of the largest, and waits as the slowest does."""
+    columns = [*zip(*parts, strict=True)]
+    total, most = Features(*map(sum, columns)), Features(*map(max, columns))
+    access = sum(f.access * f.dram_bytes for f in parts) / max(total.dram_bytes, 1)
+    return total._replace(dram_bytes=total.dram_bytes - again, block_bytes=most.block_bytes, threads=most.threads, registers=most.registers,
+                          shared_bytes=most.shared_bytes, steps=most.steps, joins=most.joins, access=access)
 
 
 def seconds(f: Features, gpu: Hardware) -> float:

@@ -37,9 +37,10 @@ class Kernels:
         fixed, share = problem.rent
         self.rent = {w: 0.0 if w in problem.outputs else fixed + share * problem.traffic[w] for w in problem.home}
         self.least = {w: problem.launch + problem.traffic[w] + self.rent[w] for w in problem.home}     # of the kernel that writes it
-        self.below = {w: self._reach(w, frozenset())[1] for w in problem.home}
+        self.below = {w: self._reach((w,), frozenset())[1] for w in problem.home}
         self.views: dict[tuple[str, frozenset[str]], View] = {}
         self.found: dict[tuple[str, frozenset[str]], Kernel | None] = {}
+        self.joint: dict[tuple[tuple[str, ...], frozenset[str]], Kernel | None] = {}
         self.prices: dict[Key, float] = {}
 
     def sum(self, parts: int) -> float:
@@ -51,11 +52,11 @@ class Kernels:
             parts ^= last
         return total
 
-    def _reach(self, writes: str, readable: frozenset[str]) -> tuple[dict[int, tuple[Member, ...]], frozenset[str]]:
+    def _reach(self, writes: tuple[str, ...], readable: frozenset[str]) -> tuple[dict[int, tuple[Member, ...]], frozenset[str]]:
         """The members that a kernel which may read `readable` considers, and the tensors other than inputs that they load."""
-        solid, root = readable & self.problem.solid, self.problem.home[writes]
+        solid = readable & self.problem.solid
         members: dict[int, tuple[Member, ...]] = {}
-        met, stack = set[str](), [root]
+        met, stack = set[str](), [self.problem.home[w] for w in writes]
         while stack:
             c = stack.pop()
             if c in members:
@@ -64,13 +65,13 @@ class Kernels:
             members[c] = tuple(m for m in all_ if m.tensor in solid) or all_
             met |= {m.tensor for m in members[c] if m.tensor}
             stack += (k for m in members[c] for k in m.kids)
-        return members, frozenset(met) - self.problem.inputs - {writes}
+        return members, frozenset(met) - self.problem.inputs - set(writes)
 
     def view(self, writes: str, readable: frozenset[str]) -> View:
         """What the kernel that writes a tensor sees of the program where it may read `readable`."""
         key = writes, readable & self.below[writes]
         if key not in self.views:
-            members, met = self._reach(writes, key[1])
+            members, met = self._reach((writes,), key[1])
             self.views[key] = View(members, met, key[1] & met)
         return self.views[key]
 
@@ -79,8 +80,16 @@ class Kernels:
         view = self.view(writes, readable)
         key = writes, view.readable
         if key not in self.found:
-            self.found[key] = self._extract(writes, view)
+            self.found[key] = self._extract((writes,), view)
         return self.found[key]
+
+    def together(self, writes: tuple[str, ...], readable: frozenset[str]) -> Kernel | None:
+        """The kernel that writes several tensors and may read `readable`; None if they cannot be computed so."""
+        key = writes, readable & frozenset[str]().union(*(self.below[w] for w in writes))
+        if key not in self.joint:
+            members, met = self._reach(*key)
+            self.joint[key] = self._extract(writes, View(members, met, key[1] & met))
+        return self.joint[key]
 
     def laid_out(self) -> frozenset[str]:
         """The tensors that the least work for the outputs passes through, whatever is paid to keep them: every solid one that a class in
@@ -89,21 +98,22 @@ class Kernels:
         loaded = frozenset(m.tensor for c in found for m in self.problem.members[c])
         return frozenset(self.problem.outputs) | loaded & self.problem.solid
 
-    def _extract(self, writes: str, view: View) -> Kernel | None:
-        readable, root = view.readable | self.problem.inputs, self.problem.home[writes]
+    def _extract(self, writes: tuple[str, ...], view: View) -> Kernel | None:
+        readable, roots = view.readable | self.problem.inputs, tuple(self.problem.home[w] for w in writes)
         usable = {c: [m for m in view.members[c] if not m.tensor or m.tensor in readable] for c in sorted(view.members)}
-        settled = self._settle(root, usable)
-        if root not in settled:
+        settled = self._settle(roots, usable)
+        if not settled.keys() >= set(roots):
             return None
-        body = self._improved(root, usable, settled) if self.thorough else reached(root, settled)
+        body = self._improved(roots, usable, settled) if self.thorough else reached(roots, settled)
         parts = 0
         for m in body.values():
             parts |= self.mask[m.parts]
-        memory, work = self.sum(parts & self.memory) + self.problem.traffic[writes], self.sum(parts & ~self.memory)
+        traffic, rent = (sum(of[w] for w in writes) for of in (self.problem.traffic, self.rent))
+        memory, work = self.sum(parts & self.memory), self.sum(parts & ~self.memory)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        return Kernel((writes,), (root,), tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch + self.rent[writes])
+        return Kernel(writes, roots, tuple(sorted(body.items())), reads, max(memory + traffic, work) + self.problem.launch + rent)
 
-    def _settle(self, root: int, usable: dict[int, list[Member]]) -> dict[int, Member]:
+    def _settle(self, roots: tuple[int, ...], usable: dict[int, list[Member]]) -> dict[int, Member]:
         """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts, the bits of a number: sharing is a union."""
         best: dict[int, Member] = {}
         parts: dict[int, int] = {}
@@ -125,7 +135,7 @@ class Kernels:
                     users.setdefault(k, []).append((c, m))
                 if not m.kids:
                     offer(c, m)
-        while heap and root not in best:
+        while heap and not best.keys() >= set(roots):
             seconds, _, c, merged, m = heapq.heappop(heap)
             if c in best:
                 continue
@@ -135,9 +145,9 @@ class Kernels:
                     offer(user, other)
         return best
 
-    def _improved(self, root: int, usable: dict[int, list[Member]], settled: dict[int, Member]) -> dict[int, Member]:
+    def _improved(self, roots: tuple[int, ...], usable: dict[int, list[Member]], settled: dict[int, Member]) -> dict[int, Member]:
         """The body of least sum of parts: branch and bound from the greedy one down, over at most `STEPS` members."""
-        best = reached(root, settled)
+        best = reached(roots, settled)
         parts = 0
         for m in best.values():
             parts |= self.mask[m.parts]
@@ -157,7 +167,7 @@ class Kernels:
                 if not leads(m.kids, c, body):
                     visit(open_.union(k for k in m.kids if k not in body) - {c}, {**body, c: m}, merged | self.mask[m.parts], total)
 
-        visit(frozenset((root,)), {}, 0, 0.0)
+        visit(frozenset(roots), {}, 0, 0.0)
         return best
 
     def priced(self, kernel: Kernel) -> float:
@@ -175,10 +185,10 @@ class Kernels:
         return self.prices.get(kernel.key, kernel.floor)
 
 
-def reached(root: int, settled: dict[int, Member]) -> dict[int, Member]:
-    """The part of a choice of members that a class reaches."""
+def reached(roots: tuple[int, ...], settled: dict[int, Member]) -> dict[int, Member]:
+    """The part of a choice of members that classes reach."""
     body: dict[int, Member] = {}
-    stack = [root]
+    stack = list(roots)
     while stack:
         c = stack.pop()
         if c not in body:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -23,7 +23,8 @@ class Problem(NamedTuple):
     """`home`: the class a tensor's kernel computes; `traffic`: seconds to write a tensor; `named`: tensors of the program;
     `outputs`: those that must be kept; `inputs`: those that always can be read; `solid`: those that cost more to compute again than to
     read; `launch`: seconds a kernel costs at least; `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds,
-    times its traffic): one launch more for the host, and the room it takes from other data in caches and memory."""
+    times its traffic): one launch more for the host, and the room it takes from other data in caches and memory; `shapes`: the points at
+    which a tensor is computed: those of one shape can be written by one kernel."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -34,6 +35,7 @@ class Problem(NamedTuple):
     solid: frozenset[str]
     launch: float
     rent: tuple[float, float] = (0.0, 0.0)
+    shapes: Mapping[str, tuple[int, ...]] = {}
 
 
 Key = tuple[tuple[str, ...], tuple[tuple[int, Member], ...]]

@@ -244,13 +244,13 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
 
     held, times = dict(tensors), {}
     for k, x in enumerate(plan.launches):
-        (written,) = (name for name in x.arguments if name not in held)
-        reads = tuple(dict.fromkeys(name for name in x.arguments if name != written))
-        roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), written: "output"}
+        written = tuple(name for name in x.arguments if name not in held)
+        reads = tuple(dict.fromkeys(name for name in x.arguments if name in held))
+        roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
         buffers = tuple(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items())
-        run = Executable(dataclasses.replace(plan, buffers=buffers, launches=(x,), inputs=reads, outputs=(written,)), cubin, {})
+        run = Executable(dataclasses.replace(plan, buffers=buffers, launches=(x,), inputs=reads, outputs=written), cubin, {})
         arguments = tuple(held[name] for name in reads)
-        held[written], *_ = run(*arguments)
+        held |= zip(written, run(*arguments), strict=True)
         times[k] = device_us(functools.partial(run, *arguments))
     return times
 

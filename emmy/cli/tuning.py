@@ -91,8 +91,8 @@ def tune(programs: Iterable[tuple[str, Program]], executor: str, device: str, se
 
 
 def expected(program: Program) -> float:
-    """Microseconds that the kernels of a program take by what is known."""
-    return sum(program.choice.scheduled[k.name].seconds for k in program.choice.program.kernels) * 1e6
+    """Microseconds that the launches of a program take by what is known."""
+    return program.choice.predicted * 1e6
 
 
 def show(name: str, tuned: list[Tuned], found: dict[str, Any], out: Console) -> None:

@@ -138,7 +138,8 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     cheap = light(outlined)
     solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
     home = {n: k.home for n, k in outlined.kept.items()}
-    return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT)
+    shapes = {n: outlined.tensors[n].shape for n in outlined.kept}
+    return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, shapes)
 
 
 def waiting(region: Region) -> dict[int, frozenset[int]]:

@@ -95,7 +95,7 @@ class Ledger:
             found = partition.search(other, self.price)
         except ValueError:
             return Alternative(tensor, keep, None, 0)
-        return Alternative(tensor, keep, found.seconds + rent, len(found.kernels))
+        return Alternative(tensor, keep, self.rows.launched(self.outlined, found)[0] + rent, len(found.kernels))
 
     # -- forms --------------------------------------------------------------------------------------------------
     def forms(self, scheduled: Scheduled) -> list[FormOf]:

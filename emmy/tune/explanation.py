@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from emmy.egraph.derivation import Derivation, derivation
@@ -27,6 +28,12 @@ class Explanation(NamedTuple):
     unasked: int
     kernels: Mapping[tuple[str, ...], Scheduled]
     forms: Mapping[tuple[str, ...], list[FormOf]]
+    launches: tuple[tuple[tuple[tuple[str, ...], ...], float], ...]
+
+    @property
+    def predicted(self) -> float:
+        """The seconds of all launches."""
+        return sum(seconds for _, seconds in self.launches)
 
 
 def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explanation:
@@ -43,4 +50,7 @@ def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explan
     chosen = {k.writes: ledger.best(k) for k in ledger.solution.kernels}
     forms = {writes: ledger.forms(s) for writes, s in chosen.items()}
     alternatives = tuple(map(ledger.alternative, asked[:most]))
-    return Explanation(forest, found, costs, ledger.solution.seconds, alternatives, len(asked[most:]), chosen, forms)
+    weighed, extracted = rows.launched(ledger.outlined, ledger.solution, pins)
+    writes = iter(k.writes for k in extracted.kernels)
+    launches = tuple((tuple(islice(writes, len(launch.kernels))), launch.seconds) for launch in extracted.launches)
+    return Explanation(forest, found, costs, weighed, alternatives, len(asked[most:]), chosen, forms, launches)
