@@ -65,17 +65,15 @@ def tasks(program: Program) -> tuple[Task, ...]:
     from extract import hardware
 
     gpu, choice = hardware.for_target(program.target), program.choice
-    calls = Counter(k.name for k in choice.program.kernels)
+    calls = Counter(choice.scheduled[k.name].identity for k in choice.program.kernels)
     drawn = examples(program)
-    found = []
-    for name, scheduled in choice.scheduled.items():
-        kernel = scheduled.kernel
-        if not prod(kernel.shape):
-            continue
-        tensors = tuple(drawn[t.name] for t in kernel.tensors)
-        made = problem(scheduled.identity, kernel, tensors, program.target, program.math)
-        found.append(Task(made, kernel, options(kernel, program.target, program.math, gpu, "", program.rules["tile"]), calls[name]))
-    return tuple(found)
+    found: dict[str, Task] = {}
+    for identity, kernel in ((s.identity, s.kernel) for s in choice.scheduled.values()):
+        if identity not in found and prod(kernel.shape):
+            made = problem(identity, kernel, tuple(drawn[t.name] for t in kernel.tensors), program.target, program.math)
+            legal = options(kernel, program.target, program.math, gpu, "", program.rules["tile"])
+            found[identity] = Task(made, kernel, legal, calls[identity])
+    return tuple(found.values())
 
 
 def examples(program: Program) -> Mapping[str, Drawn]:
