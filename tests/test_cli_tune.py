@@ -76,7 +76,7 @@ def test_schedules_tells_measured_times(kept: dict[str, str], monkeypatch: pytes
 
 
 def test_knobs_of_one_kernel() -> None:
-    snippet = "x = torch.randn(64, 128); (x.exp(), x.softmax(-1))"
+    snippet = "x, y = torch.randn(64, 128), torch.randn(40, 96); (x.exp(), y.softmax(-1))"
     text = Said("compile", "-c", snippet, "--ir", "tile", "--knobs", "WORK@softmax=w8,TILE@map=v2").well()
     assert "row WORK=w8" in text and "TILE=v2 form map" in text
     assert_bad(Said("compile", "-c", snippet, "--knobs", "WORK@exp=t2048"), "WORK=t2048", "FitsThreads")

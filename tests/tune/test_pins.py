@@ -8,15 +8,15 @@ from emmy.ir import tile_ir as tile
 from emmy.pipeline import Program, compile
 from emmy.tune import pins
 
-X = torch.empty(64, 128)
+X, Y = torch.empty(64, 128), torch.empty(40, 96)
 
 
 def rows(program: Program) -> dict[str, str]:
     return {t.name: str(k.schedule.row) for k in program.tile.kernels for t in k.outputs if k.schedule}
 
 
-def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.exp(), x.softmax(-1)
+def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.exp(), y.softmax(-1)
 
 
 def test_fields_everywhere_and_of_sites() -> None:
@@ -40,35 +40,35 @@ def test_a_site_is_a_name_or_four_letters_of_it() -> None:
 
 
 def test_one_kernel_is_pinned_by_form_tensor_name_or_identity() -> None:
-    free = compile(both, X)
+    free = compile(both, X, Y)
     names = rows(free)
     exp, softmax = names
     one, other = list(free.choice.scheduled)
     identity = free.choice.scheduled[one].identity
     for site in (exp, one, one[:8], identity, identity[:5], one.partition("_")[0]):
-        found = rows(compile(both, X, pins=f"WORK@{site}=t512"))
+        found = rows(compile(both, X, Y, pins=f"WORK@{site}=t512"))
         assert found[exp].startswith("WORK=t512") and found[softmax] == names[softmax], site
 
 
 def test_sites_and_everywhere_go_together() -> None:
-    exp, softmax = rows(compile(both, X))
-    found = rows(compile(both, X, pins=f"TILE=v2,WORK@{softmax}=w8"))
+    exp, softmax = rows(compile(both, X, Y))
+    found = rows(compile(both, X, Y, pins=f"TILE=v2,WORK@{softmax}=w8"))
     assert "TILE=v2" in found[exp] and found[softmax].startswith("WORK=w8,TILE=v2")
-    found = rows(compile(lambda x: (*both(x), x.sum(-1)), X, pins=f"REDUCE=coop,WORK@{softmax}=w8"))
+    found = rows(compile(lambda x, y: (*both(x, y), x.sum(-1)), X, Y, pins=f"REDUCE=coop,WORK@{softmax}=w8"))
     assert "REDUCE=warp" in found.pop(softmax) and sum("REDUCE=coop" in row for row in found.values()) == 1, "a site's fields come first"
 
 
 def test_an_illegal_pin_of_a_site_names_the_premise() -> None:
-    exp, softmax = rows(compile(both, X))
+    exp, softmax = rows(compile(both, X, Y))
     with pytest.raises(EmmyError, match=r"no legal row of kernel \w+ has 'WORK=t2048'\n.*FitsThreads"):
-        _ = compile(both, X, pins=f"WORK@{exp}=t2048").tile
+        _ = compile(both, X, Y, pins=f"WORK@{exp}=t2048").tile
     with pytest.raises(EmmyError, match="has 'TILE=v8,REDUCE=cross'"):
-        _ = compile(both, X, pins=f"REDUCE@{softmax}=cross,TILE@{softmax}=v8").tile
+        _ = compile(both, X, Y, pins=f"REDUCE@{softmax}=cross,TILE@{softmax}=v8").tile
 
 
 def test_a_site_where_no_kernel_is() -> None:
     with pytest.raises(EmmyError, match=r"no kernel is at 'nowhere'\n.*map_"):
-        _ = compile(both, X, pins="WORK@nowhere=t64").tile
+        _ = compile(both, X, Y, pins="WORK@nowhere=t64").tile
 
 
 def test_merged_rows_keep_the_order_of_fields() -> None:

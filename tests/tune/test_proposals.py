@@ -17,7 +17,7 @@ GPU = hardware.load("h200")
 
 @pytest.fixture(scope="module")
 def two() -> tuple[Task, ...]:
-    return tasks(compile_snippet("x = torch.randn(64, 128); (x.exp(), x.softmax(-1))"))
+    return tasks(compile_snippet("x, y = torch.randn(64, 128), torch.randn(40, 96); (x.exp(), y.softmax(-1))"))
 
 
 def test_lines() -> None:
