@@ -36,16 +36,26 @@ class Problem(NamedTuple):
     rent: tuple[float, float] = (0.0, 0.0)
 
 
-Key = tuple[str, tuple[tuple[int, Member], ...]]
+class Body(tuple[tuple[int, Member], ...]):
+    """One member a class, in the order of the classes, hashed once."""
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("hash")
+        if known is None:
+            known = self.__dict__["hash"] = super().__hash__()
+        return known
+
+
+Key = tuple[str, Body]
 """What a kernel writes and its body."""
 
 
 class Kernel(NamedTuple):
-    """A kernel that writes one tensor: its body (one member a class, from the root down), what it reads, its least seconds."""
+    """A kernel that writes one tensor: its body, what it reads, its least seconds."""
 
     writes: str
     root: int
-    body: tuple[tuple[int, Member], ...]
+    body: Body
     reads: frozenset[str]
     floor: float
 
