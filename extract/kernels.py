@@ -172,8 +172,12 @@ class Kernels:
             body, parts = self._improved(settled.c, body, parts, readable)
         memory, work = self.sum(parts & self.memory) + self.problem.traffic[writes], self.sum(parts & ~self.memory)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
+<<<<<<< HEAD
         floor = max(memory, work) + self.problem.launch + self.rent[writes]
-        return Kernel(writes, settled.c, Body(sorted(body.items())), reads, floor)
+        return Kernel((writes,), (settled.c,), Body(sorted(body.items())), reads, floor)
+=======
+        return Kernel((writes,), (root,), tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch + self.rent[writes])
+>>>>>>> main
 
     def _improved(self, root: int, body: dict[int, Member], parts: int, readable: int) -> tuple[dict[int, Member], int]:
         """The body of least sum of parts, and these: branch and bound from the greedy one down, over at most `STEPS` members."""
@@ -281,7 +285,7 @@ class Kernels:
     def priced(self, kernel: Kernel) -> float:
         """What a kernel costs, asked of the caller once a body."""
         if kernel.key not in self.prices:
-            self.prices[kernel.key] = max(self.price(kernel) + self.rent[kernel.writes], kernel.floor)
+            self.prices[kernel.key] = max(self.price(kernel) + sum(self.rent[w] for w in kernel.writes), kernel.floor)
         return self.prices[kernel.key]
 
     def known(self, kernel: Kernel) -> bool:
