@@ -170,14 +170,23 @@ class Kernels:
         body, parts = settled.body(), settled.parts
         if self.thorough:
             body, parts = self._improved(settled.c, body, parts, readable)
-        memory, work = self.sum(parts & self.memory) + self.problem.traffic[writes], self.sum(parts & ~self.memory)
+        memory = self.sum(parts & self.memory) + self.problem.traffic[writes]
+        work = self.sum(parts & ~self.memory) + self.again(settled.c, body)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-<<<<<<< HEAD
         floor = max(memory, work) + self.problem.launch + self.rent[writes]
         return Kernel((writes,), (settled.c,), Body(sorted(body.items())), reads, floor)
-=======
-        return Kernel((writes,), (root,), tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch + self.rent[writes])
->>>>>>> main
+
+    def again(self, root: int, body: dict[int, Member]) -> float:
+        """Seconds that loops inside others take besides their parts: such a loop depends on an axis that is not written, and is run anew
+        at every point that the outermost loops depend on, unless one of these holds what is inside for many points."""
+        axes, size = self.problem.axes, self.problem.size
+        loops = [(axes[c], m.loop) for c, m in body.items() if m.loop is not None]
+        if any(m.holds for m in body.values()) or all(at <= axes[root] for at, _ in loops):
+            return 0.0
+        free = axes[root] - {a for _, a in loops}
+        rows = frozenset[int]().union(*(at for at, _ in loops if at <= free))
+        inside = ((at, a) for at, a in loops if not at <= axes[root])
+        return self.problem.step * sum((size(rows | at) - size(at)) * size((a,)) for at, a in inside)
 
     def _improved(self, root: int, body: dict[int, Member], parts: int, readable: int) -> tuple[dict[int, Member], int]:
         """The body of least sum of parts, and these: branch and bound from the greedy one down, over at most `STEPS` members."""
