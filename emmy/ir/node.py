@@ -20,6 +20,10 @@ class _Interned(type):
         return dataclasses.dataclass(frozen=True, eq=False, repr=False)(super().__new__(mcs, name, bases, namespace))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == len(cls.__match_args__) and not kwargs:
+            known = _TABLE.get((cls, *zip(map(type, args), args, strict=True)))
+            if known is not None:
+                return known
         made = super().__call__(*args, **kwargs)
         key = (cls, *((type(v), v) for v in (getattr(made, name) for name in made.__match_args__)))
         return _TABLE.setdefault(key, made)
