@@ -81,7 +81,6 @@ class Kernels:
         self.ways = {c: tuple(Way(m, tuple(dict.fromkeys(m.kids)), sum(bit[p] for p in set(m.parts)), self.bits.get(m.tensor, 0))
                               for m in ms) for c, ms in problem.members.items()}
         self.loads = {c: union(w.tensor for w in ways) for c, ways in self.ways.items()}
-        self.reach = self._reach()
         fixed, share = problem.rent
         self.rent = {w: 0.0 if w in problem.outputs else fixed + share * problem.traffic[w] for w in problem.home}
         self.least = {w: problem.launch + problem.traffic[w] + self.rent[w] for w in problem.home}     # of the kernel that writes it
@@ -105,23 +104,6 @@ class Kernels:
         return self.seconds[parts]
 
     # -- what a class sees -------------------------------------------------------------------------------------
-    def _reach(self) -> dict[int, int]:
-        """The tensors, inputs aside, that are loaded below each class whatever may be read: the least fixpoint over its members."""
-        reach = dict(self.loads)
-        users: dict[int, set[int]] = {}
-        for c, ways in self.ways.items():
-            for w in ways:
-                for k in w.kids:
-                    users.setdefault(k, set()).add(c)
-        changed = [c for c, tensors in reach.items() if tensors]
-        while changed:
-            k = changed.pop()
-            for c in users.get(k, ()):
-                if reach[k] & ~reach[c]:
-                    reach[c] |= reach[k]
-                    changed.append(c)
-        return reach
-
     def usable(self, c: int, readable: int) -> Usable:
         """The members of a class that a kernel which may read `readable` considers."""
         loads = self.loads.get(c, 0)
@@ -145,10 +127,6 @@ class Kernels:
                 found |= usable.met
                 stack += (k for w in usable.ways for k in w.kids)
         return self.names(found & ~self.bits[writes])
-
-    def below(self, writes: str) -> frozenset[str]:
-        """The tensors that the kernel of a tensor could load, whatever it may read."""
-        return self.names(self.reach[self.problem.home[writes]] & ~self.bits[writes])
 
     # -- bodies --------------------------------------------------------------------------------------------------
     def kernel(self, writes: str, readable: frozenset[str]) -> Kernel | None:
@@ -221,33 +199,42 @@ class Kernels:
             return known
         region: dict[int, tuple[Way, ...]] = {}
         done: dict[int, Settled] = {}
-        met, stack, closed = 0, [root], set[int]()
+        seen: dict[int, int] = {}
+        stack = [root]
         while stack:
             c = stack.pop()
-            if c in region or c in closed:
+            if c in seen:
                 continue
             if (known := self._known(c, readable)) is not None:
-                closed.add(c)
-                met |= known.seen
+                seen[c] = known.seen
                 if known.settled is not None:
                     done[c] = known.settled
             else:
                 usable = self.usable(c, readable)
-                region[c] = usable.ways
-                met |= usable.seen
+                region[c], seen[c] = usable.ways, usable.seen
                 for w in usable.ways:
                     stack += w.kids
         self._settle(region, done)
+        order, changed = list(reversed(region)), True
+        while changed:
+            changed = False
+            for c in order:
+                before = after = seen[c]
+                for w in region[c]:
+                    for k in w.kids:
+                        after |= seen[k]
+                if after != before:
+                    seen[c], changed = after, True
         for c in region:
-            seen = self.reach.get(c, 0) & met
-            view = View(seen, seen & readable, done.get(c))
-            self.views.setdefault(c, {}).setdefault(seen, {})[view.read] = view
-        return self._known(root, readable) or view
+            view = View(seen[c], seen[c] & readable, done.get(c))
+            self.views.setdefault(c, {}).setdefault(view.seen, {})[view.read] = view
+        return self.views[root][seen[root]][seen[root] & readable]
 
     def _settle(self, region: dict[int, tuple[Way, ...]], done: dict[int, Settled]) -> None:
         """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts, the bits of a number: sharing is a union.
         Ties go to what is lower, then by spelling, so that what a class settles for does not depend on what else is looked at."""
         heap: list[tuple[float, int, str, int, int, Way]] = []
+        offered: dict[int, float] = {}      # the cheapest way to compute a class so far
 
         def offer(c: int, way: Way) -> None:
             merged, seconds, height = 0, 0.0, 0
@@ -257,6 +244,8 @@ class Kernels:
                     merged, seconds = s.parts, s.seconds
                 if s.height >= height:
                     height = s.height + 1
+            if seconds > offered.get(c, seconds):
+                return
             for s in kids:
                 if more := s.parts & ~merged:
                     seconds += self.sum(more)
@@ -264,6 +253,7 @@ class Kernels:
             if more := way.parts & ~merged:
                 seconds += self.sum(more)
                 merged |= more
+            offered[c] = min(seconds, offered.get(c, seconds))
             heapq.heappush(heap, (seconds, height, way.member.spelling, c, merged, way))
 
         users: dict[int, list[tuple[int, Way]]] = {}

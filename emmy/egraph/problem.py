@@ -145,19 +145,23 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
 
 def waiting(region: Region) -> dict[int, frozenset[int]]:
     """For each class, the axes that each of its members reduces over: a reduction of it over such an axis is a further pass."""
-    every = frozenset(region.extents)
-    found = {c: every for c in region.terms}
-    changed = True
-    while changed:      # the greatest fixpoint, from above: members that are cyclic rule nothing out
-        changed = False
-        for c, ts in region.terms.items():
-            axes = every
-            for t in ts:
-                if t.kind != "Tensor" and not t.spelled:
-                    own = frozenset() if t.axis is None else frozenset((t.axis,))
-                    axes &= own.union(*(found.get(k, frozenset()) for k in t.kids))
-            if axes != found[c]:
-                found[c], changed = axes, True
+    every, none = frozenset(region.extents), frozenset[int]()
+    members = {c: [t for t in ts if t.kind != "Tensor" and not t.spelled] for c, ts in region.terms.items()}
+    users: dict[int, set[int]] = {}
+    for c, ts in members.items():
+        for t in ts:
+            for k in t.kids:
+                users.setdefault(k, set()).add(c)
+    found = dict.fromkeys(members, every)
+    open_ = list(reversed(members))
+    while open_:      # the greatest fixpoint, from above: members that are cyclic rule nothing out
+        c = open_.pop()
+        axes = every
+        for t in members[c]:
+            axes &= (none if t.axis is None else frozenset((t.axis,))).union(*(found.get(k, none) for k in t.kids))
+        if axes != found[c]:
+            found[c] = axes
+            open_ += users.get(c, ())
     return found
 
 
