@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -19,8 +20,10 @@ STEPS = 2000    # members that the search for the best body of a kernel tries
 
 
 class Way(NamedTuple):
-    """A member of a class as the search reads it: its classes without repeats, its parts and what it loads as bits."""
+    """A member of class `c` as the search reads it: its classes without repeats, its parts and what it loads as bits."""
 
+    number: int
+    c: int
     member: Member
     kids: tuple[int, ...]
     parts: int
@@ -78,8 +81,10 @@ class Kernels:
         self.tensors = sorted((loaded | problem.home.keys()) - problem.inputs)
         self.bits = {t: 1 << n for n, t in enumerate(self.tensors)}
         self.solid = self.mask(problem.solid & self.bits.keys())
-        self.ways = {c: tuple(Way(m, tuple(dict.fromkeys(m.kids)), sum(bit[p] for p in set(m.parts)), self.bits.get(m.tensor, 0))
-                              for m in ms) for c, ms in problem.members.items()}
+        parts = {m.parts: union(bit[p] for p in m.parts) for ms in problem.members.values() for m in ms}
+        number = itertools.count()
+        self.ways = {c: tuple(Way(next(number), c, m, tuple(dict.fromkeys(m.kids)), parts[m.parts], self.bits.get(m.tensor, 0)) for m in ms)
+                     for c, ms in problem.members.items()}
         self.loads = {c: union(w.tensor for w in ways) for c, ways in self.ways.items()}
         fixed, share = problem.rent
         self.rent = {w: 0.0 if w in problem.outputs else fixed + share * problem.traffic[w] for w in problem.home}
@@ -236,9 +241,9 @@ class Kernels:
         heap: list[tuple[float, int, str, int, int, Way]] = []
         offered: dict[int, float] = {}      # the cheapest way to compute a class so far
 
-        def offer(c: int, way: Way) -> None:
+        def offer(way: Way) -> None:
             merged, seconds, height = 0, 0.0, 0
-            kids = [done[k] for k in way.kids]
+            c, kids = way.c, [done[k] for k in way.kids]
             for s in kids:
                 if s.seconds > seconds:
                     merged, seconds = s.parts, s.seconds
@@ -253,32 +258,33 @@ class Kernels:
             if more := way.parts & ~merged:
                 seconds += self.sum(more)
                 merged |= more
-            offered[c] = min(seconds, offered.get(c, seconds))
+            if seconds <= offered.get(c, seconds):
+                offered[c] = seconds
             heapq.heappush(heap, (seconds, height, way.member.spelling, c, merged, way))
 
-        users: dict[int, list[tuple[int, Way]]] = {}
-        waits: dict[tuple[int, int], int] = {}      # how many of a member's classes are not settled
-        for c, ways in region.items():
+        users: dict[int, list[Way]] = {}
+        waits: dict[int, int] = {}      # how many of a member's classes are not settled
+        for ways in region.values():
             for way in ways:
                 if open_ := [k for k in way.kids if k not in done]:
-                    waits[c, id(way)] = len(open_)
+                    waits[way.number] = len(open_)
                     for k in open_:
-                        users.setdefault(k, []).append((c, way))
+                        users.setdefault(k, []).append(way)
                 else:
-                    offer(c, way)
+                    offer(way)
         while heap:
             seconds, height, _, c, parts, way = heapq.heappop(heap)
             if c in done:
                 continue
             kids = tuple(done[k] for k in way.kids)
-            key = c, id(way.member), *map(id, kids)
+            key = way.number, *map(id, kids)
             if key not in self.interned:
                 self.interned[key] = Settled(c, way.member, kids, parts, seconds, height)
             done[c] = self.interned[key]
-            for user, other in users.get(c, ()):
-                waits[user, id(other)] -= 1
-                if not waits[user, id(other)] and user not in done:
-                    offer(user, other)
+            for user in users.get(c, ()):
+                waits[user.number] -= 1
+                if not waits[user.number] and user.c not in done:
+                    offer(user)
 
     # -- prices --------------------------------------------------------------------------------------------------
     def priced(self, kernel: Kernel) -> float:

@@ -37,7 +37,7 @@ def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explan
     forest = Forest(ledger.outlined)
     kernels = {w: k for k in ledger.solution.kernels for w in k.writes}
     found = derivation(forest, kernels)
-    costs = as_written(region.program, rows), *(ledger.kernels(forest, s.bodies) for s in found.steps)
+    costs: tuple[Costs, ...] = (as_written(region.program, rows), *(ledger.kernels(forest, s.bodies) for s in found.steps))
     outputs = {tensor for _, tensor in region.program.outputs}
     may = sorted(ledger.problem.home, key=lambda t: (ledger.problem.traffic[t], t))
     asked = [t for t in dict.fromkeys((*kernels, *found.written, *may)) if t not in outputs]
