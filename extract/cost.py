@@ -51,6 +51,14 @@ class Features(NamedTuple):
     tensor_flops: float = 0
 
 
+def seconds_beside(parts: Sequence[Features], again: float, gpu: Hardware) -> float:
+    """The predicted time of one launch of kernels of as many threads.  A kernel whose blocks fill the GPU leaves the others no room: they
+    take at least its time, of one with fewer blocks than multiprocessors the share that it keeps busy."""
+    launch = gpu.launch_us * 1e-6
+    kept = sum((seconds(f, gpu) - launch) * min(1.0, f.blocks / gpu.sms) for f in parts)
+    return max(seconds(beside(parts, again), gpu), launch + kept)
+
+
 def beside(parts: Sequence[Features], again: float) -> Features:
     """What kernels of as many threads do beside each other in one launch; `again`: bytes that several read, of which all but one find them
     in the second-level cache.  Every block has the registers and the shared memory of the largest, and waits as the slowest does."""
