@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
@@ -89,7 +90,7 @@ class Row(Node):
         fields = (("PLACE", self.place), ("WORK", self.work), ("TILE", self.tile), ("REDUCE", self.reduce), ("STAGE", self.stage))
         return ",".join(f"{name}={value}" for name, value in fields if value)
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a block: t256, t16x16, w4 (warps)."""
         size = 1

@@ -65,7 +65,7 @@ class Launcher:
         for t in sorted(set[int]().union(*(parts[n] for n in order))):
             if all((p, q, t) in admitted for p, q in permutations(order, 2)):
                 chosen = [parts[n][t] for n in order]
-                predicted = cost.seconds(cost.beside([p.features for p in chosen], again), self.gpu)
+                predicted = cost.seconds_beside([p.features for p in chosen], again, self.gpu)
                 choices.append(Launch(tuple(order), tuple(p.schedule for p in chosen), predicted))
         return min(choices, key=lambda launch: launch.seconds)
 

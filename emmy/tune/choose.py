@@ -24,6 +24,7 @@ from emmy.tune.features import Census, features
 from extract import cost, hardware, partition
 
 ALONE = "alone"     # PLACE=alone, pinned: every kernel has a launch of its own
+RUNNERS_UP = 4      # partitions whose launches are weighed
 
 
 class Scheduled(NamedTuple):
@@ -123,7 +124,7 @@ def alternatives(program: loop.Program, stretches: Sequence[Stretch], regions: S
     best: list[tuple[float, tuple[Extracted, ...]]] = [(0.0, ())]
     wanted = count if count == 1 else 2 * count     # different tensors may be kept by equal kernels
     for stretch, region in zip(stretches, regions, strict=True):
-        found = rows.extract(region, wanted, pins)
+        found = rows.extract(outline(region), wanted, pins)
         sums = ((total + len(stretch.uses) * seconds, (*picked, one)) for total, picked in best for seconds, one in found)
         best = sorted(sums, key=lambda pair: pair[0])[:wanted]
     made: dict[tuple[str, ...], Alternative] = {}
@@ -143,12 +144,14 @@ class Rows:
         self.found: dict[str, Scheduled] = {}
         self.launcher = Launcher(self.gpu, target, math, extra)
 
-    def extract(self, region: Region, count: int, pins: str = "") -> list[tuple[float, Extracted]]:
-        """The best ways to compute a region, each with its weight, cheapest first."""
-        outlined = outline(region)
-        found = partition.ranked(problem(outlined, self.gpu), self.price(outlined), count)
-        made = [self.launched(outlined, s, pins) for s in found]
-        return sorted(made, key=lambda pair: pair[0])
+    def extract(self, outlined: Outlined, count: int, pins: str = "") -> list[tuple[float, Extracted]]:
+        """The best ways to compute a region, each with its weight, cheapest first.  Which partition is best may turn on what shares a
+        launch: of a program of few tensors and several kernels, some more are looked at."""
+        stated, price = problem(outlined, self.gpu), self.price(outlined)
+        found = partition.ranked(stated, price, count)
+        if count < RUNNERS_UP and len(found[0].kernels) > 1 and len(stated.home) <= partition.EXHAUSTIVE:
+            found = partition.ranked(stated, price, RUNNERS_UP)
+        return sorted((self.launched(outlined, s, pins) for s in found), key=lambda pair: pair[0])[:count]
 
     def launched(self, outlined: Outlined, solution: partition.Solution, pins: str = "") -> tuple[float, Extracted]:
         """The kernels of a partition as launches, and its weight: those that do not wait for each other share one where that saves."""
@@ -204,8 +207,13 @@ class Rows:
 
     def computed(self, outlined: Outlined, writes: Sequence[str], values: Sequence[Value]) -> Call:
         """The kernel that writes tensors of a region by bodies over the axes of the first, as a call of what `found` then has."""
-        outputs, axes, extents = [outlined.tensors[w] for w in writes], outlined.kept[writes[0]].axes, outlined.region.extents
-        identity, reads, order = identify(values, outputs, axes, extents, outlined.tensors)
+        outputs = [outlined.tensors[w] for w in writes]
+        return self.stored(values, outputs, outlined.kept[writes[0]].axes, outlined.region.extents, outlined.tensors)
+
+    def stored(self, values: Sequence[Value], outputs: Sequence[tile.Tensor], axes: tuple[int, ...], extents: dict[int, int],
+               tensors: dict[str, tile.Tensor]) -> Call:
+        """The kernel that stores values at every point of `axes` in `outputs`, as a call of what `found` then has."""
+        identity, reads, order = identify(values, outputs, axes, extents, tensors)
         ordered = tuple(outputs[k] for k in order)
         if identity not in self.found:
             kernel = loop_to_tile.kernel(identity, tuple(values[k] for k in order), ordered, axes, extents, reads)

@@ -10,6 +10,7 @@ from emmy.egraph.derivation import Derivation, derivation
 from emmy.egraph.forest import Forest
 from emmy.egraph.terms import Region
 from emmy.tune.alternatives import Alternative, FormOf, Ledger
+from emmy.tune.as_written import as_written
 from emmy.tune.choose import Rows, Scheduled
 
 Costs = Mapping[str, float | None]      # seconds of the kernel of each tensor that is in memory; None: not known
@@ -41,16 +42,15 @@ def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explan
     first, then those that the program names, then those that the rules let be kept, the smallest first; outputs have no alternative."""
     ledger = Ledger(region, rows, pins)
     forest = Forest(ledger.outlined)
-    kernels = {w: k for k in ledger.solution.kernels for w in k.writes}
+    kernels = {w: k for k in ledger.chosen.kernels for w in k.writes}
     found = derivation(forest, kernels)
-    costs = tuple(ledger.kernels(forest, bodies) for bodies in (found.written, *(s.bodies for s in found.steps)))
+    costs: tuple[Costs, ...] = (as_written(region.program, rows), *(ledger.kernels(forest, s.bodies) for s in found.steps))
     outputs = {tensor for _, tensor in region.program.outputs}
     may = sorted(ledger.problem.home, key=lambda t: (ledger.problem.traffic[t], t))
     asked = [t for t in dict.fromkeys((*kernels, *found.written, *may)) if t not in outputs]
-    chosen = {k.writes: ledger.best(k) for k in ledger.solution.kernels}
+    chosen = {k.writes: ledger.best(k) for k in ledger.chosen.kernels}
     forms = {writes: ledger.forms(s) for writes, s in chosen.items()}
     alternatives = tuple(map(ledger.alternative, asked[:most]))
-    weighed, extracted = rows.launched(ledger.outlined, ledger.solution, pins)
-    writes = iter(k.writes for k in extracted.kernels)
-    launches = tuple((tuple(islice(writes, len(launch.kernels))), launch.seconds) for launch in extracted.launches)
-    return Explanation(forest, found, costs, weighed, alternatives, len(asked[most:]), chosen, forms, launches)
+    writes = iter(k.writes for k in ledger.chosen.kernels)
+    launches = tuple((tuple(islice(writes, len(launch.kernels))), launch.seconds) for launch in ledger.chosen.launches)
+    return Explanation(forest, found, costs, ledger.weighed, alternatives, len(asked[most:]), chosen, forms, launches)
