@@ -80,21 +80,22 @@ class Row(Node):
     tile: str = ""
     reduce: str = ""
     stage: str = ""
+    raster: str = ""
 
     def __str__(self) -> str:
-        fields = (("WORK", self.work), ("TILE", self.tile), ("REDUCE", self.reduce), ("STAGE", self.stage))
-        return ",".join(f"{name}={value}" for name, value in fields if value)
+        values = self.work, self.tile, self.reduce, self.stage, self.raster
+        return ",".join(f"{name}={value}" for name, value in zip(ROW_FIELDS, values, strict=True) if value)
 
     @property
     def threads(self) -> int:
-        """Threads of a block: t256, t16x16, w4 (warps)."""
+        """Threads of a block: t256, t16x16, w4 (warps), g2x1/ws (groups of 128, and one that copies for them)."""
         size = 1
         for n in re.findall(r"\d+", self.work):
             size *= int(n)
-        return size * (32 if self.work.startswith("w") else 1)
+        return 128 * (size + 1) if self.work.endswith("/ws") else size * (32 if self.work.startswith("w") else 1)
 
 
-ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE")
+ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER")
 
 
 def parse_row(text: str) -> Row:
