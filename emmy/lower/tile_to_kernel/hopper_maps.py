@@ -1,27 +1,26 @@
-"""Operands and results as tensor maps see them: boxes of a strided tensor that one instruction moves to or from shared memory.
+"""Operands and results as tensor maps see them: boxes of a tensor that one instruction moves to or from shared memory.
 
-A map has up to five dimensions, the first of which is contiguous; the others lie multiples of 16 bytes apart, and so does where the
-tensor begins.  A box that reaches beyond a dimension's end is filled with zeros as it is read, and clipped as it is written.
+A map has up to five dimensions, row-major; the innermost is contiguous and a multiple of 16 bytes long.  A box that reaches beyond a
+dimension's end is filled with zeros as it is read, and clipped as it is written.
 (CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "Tensors".)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
 from emmy.ir import index as ix
-from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax, Ix
-from emmy.ir.kernel_ir import Expr, int32
+from emmy.ir.kernel_ir import Expr, TensorMap, int32
 from emmy.lower.tile_to_kernel.scalar import Emitter, affine
 
-LINE = 64           # halves of a line of a swizzled box: 128 bytes
+LINE = 64                   # halves of a line of a swizzled box: 128 bytes
 BOX_BYTES = 64 * 64 * 2     # of a box that a result is stored in
-MOST_ROWS = 256     # of a box along one dimension
-MOST_DIMENSIONS = 5
+MOST = 256                  # positions of a box along one dimension
 
 
 class Dimension(NamedTuple):
@@ -33,132 +32,102 @@ class Dimension(NamedTuple):
 
 
 class View(NamedTuple):
-    """An operand's dimensions by what runs along them, innermost first: the folded axis, a side, the batch."""
+    """A tensor of halves as its dimensions: two sides that boxes run along, their innermost dimensions first, and a batch.
 
-    folded: Dimension
+    Of an operand `deep` is the folded axis and `side` its rows or columns; of a result they are its columns and its rows."""
+
+    deep: tuple[Dimension, ...]
     side: tuple[Dimension, ...]
     batch: tuple[Dimension, ...]
 
     @property
-    def by_depth(self) -> bool:
-        """Whether neighbours along the folded axis are neighbours in memory."""
-        return self.folded.stride == 1
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """In the order of memory, outermost first."""
+        return tuple(sorted((*self.deep, *self.side, *self.batch), key=lambda d: (-d.stride, d.extent == 1)))
 
     @property
-    def dimensions(self) -> tuple[Dimension, ...]:
-        """In the order of the map."""
-        pair = (self.folded, *self.side) if self.by_depth else (self.side[0], self.folded, *self.side[1:])
-        return (*pair, *self.batch)
+    def by_depth(self) -> bool:
+        """Whether neighbours along `deep` are neighbours in memory."""
+        return self.deep[0].stride == 1
 
     @property
     def unit(self) -> int:
-        """What the positions of a tile must be a multiple of: a box holds lines of 64, or at least 8 of them, the period of the swizzle,
-        and crosses no inner end of a side of several dimensions."""
+        """What a tile's positions along `side` are a multiple of: a box holds lines of 64, or at least 8 of them, the period of the
+        swizzle, and crosses no inner end of a side of several dimensions."""
         return 8 if self.by_depth and len(self.side) == 1 else LINE
 
     def box(self, positions: int) -> int:
-        """How many of a tile's positions one box holds."""
-        if self.unit == LINE:
-            return LINE
-        return next(n for n in range(min(positions, MOST_ROWS), 0, -8) if positions % n == 0)
+        """How many of a tile's positions along `side` one box holds."""
+        return LINE if self.unit == LINE else next(n for n in range(min(positions, MOST), 0, -8) if positions % n == 0)
 
-    def coordinates(self, scope: Emitter, position: Expr, depth: Expr) -> tuple[Expr, ...]:
-        """Where the box begins at a position of the side and an element of the folded axis, at the scope's point of the batch."""
-        side, deep = unravel(position, self.side), depth
-        pair = (deep, *side) if self.by_depth else (side[0], deep, *side[1:])
-        return (*pair, *(batch_coordinate(scope, d) for d in self.batch))
+    def map(self, name: str, tensor: tile.Tensor, deep: int, side: int) -> TensorMap:
+        """The map whose boxes have so many elements along `deep` and `side`."""
+        extents = {self.deep[0]: deep, self.side[0]: side}
+        return TensorMap(name, tensor.name, tensor.element, tuple(d.extent for d in self.dimensions),
+                         tuple(extents.get(d, 1) for d in self.dimensions))
+
+    def coordinates(self, scope: Emitter, deep: Expr, side: Expr) -> tuple[Expr, ...]:
+        """Where the box begins at an element of `deep` and a position of `side`, at the scope's point of the batch."""
+        at = unravel(self.deep, deep) | unravel(self.side, side)
+        for d in self.batch:
+            flat: Expr = int32(0)
+            for a in d.axes:
+                flat = flat * scope.kernel.extents[a] + scope.axes[a]
+            at[d] = flat
+        return tuple(at[d] for d in self.dimensions)
 
 
-def unravel(position: Expr, dimensions: tuple[Dimension, ...]) -> tuple[Expr, ...]:
-    """The coordinates of a row-major position, innermost first; the outermost one may lie beyond its end."""
-    out = []
+def unravel(dimensions: tuple[Dimension, ...], position: Expr) -> dict[Dimension, Expr]:
+    """The coordinates of a row-major position along dimensions, innermost first; the outermost one may lie beyond its end."""
+    out = {}
     for d in dimensions[:-1]:
-        out.append(position % d.extent)
+        out[d] = position % d.extent
         position = position // d.extent
-    return (*out, position)
-
-
-def batch_coordinate(scope: Emitter, d: Dimension) -> Expr:
-    """The coordinate of the scope's point of the batch."""
-    flat: Expr = int32(0)
-    for a in d.axes:
-        flat = flat * scope.kernel.extents[a] + scope.axes[a]
-    return flat
+    return out | {dimensions[-1]: position}
 
 
 def operand(tensor: tile.Tensor, point: tuple[Ix, ...], folded: int, side: Iterable[int], batch: Iterable[int],
-            extents: dict[int, int]) -> View | None:
+            extents: Mapping[int, int]) -> View | None:
     """A load of halves as the operand of a product: along the folded axis or along its side it lies contiguous.  None where no map has it."""
-    strides = _strides(tensor, point)
-    if strides is None or extents[folded] == 1:
-        return None
-    (deep,), across, batched = (_merged(axes, strides, extents) for axes in ((folded,), side, batch))
-    pitch = -(-extents[folded] // 8) * 8
-    view = View(deep, across or (Dimension(tuple(side), 1, pitch),), tuple(d for d in batched if d.stride))
-    return view if mappable(view.dimensions, tensor) and even(view.side) else None
-
-
-class Target(NamedTuple):
-    """The dimensions of a result of halves, stored in boxes of 64 columns by 64 rows."""
-
-    across: tuple[Dimension, ...]
-    down: tuple[Dimension, ...]
-    batch: tuple[Dimension, ...]
-
-    @property
-    def dimensions(self) -> tuple[Dimension, ...]:
-        """In the order of the map."""
-        return (self.across[0], *self.down, *self.across[1:], *self.batch)
-
-    def coordinates(self, scope: Emitter, column: Expr, row: Expr) -> tuple[Expr, ...]:
-        """Where the box begins at a column and a row, at the scope's point of the batch."""
-        across, down = unravel(column, self.across), unravel(row, self.down)
-        return (across[0], *down, *across[1:], *(batch_coordinate(scope, d) for d in self.batch))
+    return _view(tensor, point, (folded,), side, batch, extents)
 
 
 def result(tensor: tile.Tensor, axes: tuple[int, ...], rows: Iterable[int], columns: Iterable[int], batch: Iterable[int],
-           extents: dict[int, int]) -> Target | None:
-    """Halves stored at every point of `axes`; None where no map has the tensor, or its columns are not contiguous."""
-    strides = _strides(tensor, tuple(map(Ax, axes)))
-    if strides is None:
-        return None
-    across, down, batched = (_merged(group, strides, extents) for group in (columns, rows, batch))
-    across = across or (Dimension(tuple(columns), 1, 1),)
-    down = down or (Dimension(tuple(rows), 1, -(-across[0].extent // 8) * 8),)
-    target = Target(across, down, batched)
-    return target if mappable(target.dimensions, tensor) and even(across) and even(down) else None
+           extents: Mapping[int, int]) -> View | None:
+    """Halves stored at every point of `axes`, neighbours of `columns` next to each other.  None where no map has the tensor."""
+    view = _view(tensor, tuple(map(Ax, axes)), columns, rows, batch, extents)
+    return view if view is not None and view.by_depth and even(view.deep) else None
 
 
 def even(side: tuple[Dimension, ...]) -> bool:
-    """Whether no line of 64 positions crosses an inner end of a side."""
+    """Whether no line of 64 positions crosses an inner end."""
     return all(d.extent % LINE == 0 for d in side[:-1])
 
 
-def mappable(dimensions: tuple[Dimension, ...], tensor: tile.Tensor) -> bool:
-    """Whether a map describes a tensor of halves with these dimensions."""
-    first, *others = dimensions
-    return (tensor.element.bytes == 2 and first.stride == 1 and len(dimensions) <= MOST_DIMENSIONS
-            and all(d.stride > 0 and d.stride % 8 == 0 for d in others) and prod(tensor.shape) < 1 << 32)
-
-
-def _strides(tensor: tile.Tensor, point: tuple[Ix, ...]) -> dict[int, int] | None:
-    """How far apart neighbours along each axis lie; None where a coordinate is not affine in them, or the first element not aligned."""
+def _view(tensor: tile.Tensor, point: tuple[Ix, ...], deep: Iterable[int], side: Iterable[int], batch: Iterable[int],
+          extents: Mapping[int, int]) -> View | None:
     terms, constant = affine(ix.flatten(point, tensor.shape))
-    if constant or not all(isinstance(leaf, Ax) for leaf in terms):
+    if constant or not all(isinstance(leaf, Ax) for leaf in terms) or tensor.element.bytes != 2 or prod(tensor.shape) >= 1 << 31:
         return None
-    return {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}
+    strides = {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}
+    first, second, third = (_merged(tuple(group), strides, extents) for group in (deep, side, batch))
+    if not first or any(d.stride == 0 for d in (*first, *second)):
+        return None
+    second = second or (Dimension(tuple(side), 1, first[-1].extent * first[-1].stride),)
+    view = View(first, second, tuple(d for d in third if d.stride))
+    dimensions = view.dimensions
+    whole = all(a.stride == b.extent * b.stride for a, b in pairwise(dimensions))
+    aligned = dimensions[-1].stride == 1 and dimensions[-1].extent % 8 == 0
+    return view if whole and aligned and len(dimensions) <= 5 and even(second) else None
 
 
-def _merged(axes: Iterable[int], strides: dict[int, int], extents: dict[int, int]) -> tuple[Dimension, ...]:
+def _merged(axes: tuple[int, ...], strides: Mapping[int, int], extents: Mapping[int, int]) -> tuple[Dimension, ...]:
     """The axes' dimensions, innermost first; neighbours that are one in memory are one, and an axis of one element is none."""
     out: list[Dimension] = []
-    for a in reversed(tuple(axes)):
+    for a in reversed(axes):
         n, s = extents[a], strides.get(a, 0)
-        if n == 1:
-            continue
-        if out and s == out[-1].extent * out[-1].stride:
+        if n > 1 and out and s == out[-1].extent * out[-1].stride:
             out[-1] = Dimension((a, *out[-1].axes), n * out[-1].extent, out[-1].stride)
-        else:
+        elif n > 1:
             out.append(Dimension((a,), n, s))
     return tuple(out)
-
