@@ -1,0 +1,152 @@
+"""Kernels for sm_90a written by hand: a product by one producer and two consumer warpgroups, and the statements that it does without."""
+
+from __future__ import annotations
+
+from emmy.instructions import (
+    Arrive,
+    Assign,
+    Barrier,
+    CommitProducts,
+    CommitStores,
+    CopyBulk,
+    CopyTile,
+    Declare,
+    DeclareArray,
+    ExpectBytes,
+    FenceAsync,
+    FenceBarriers,
+    FenceProducts,
+    For,
+    If,
+    InitBarrier,
+    Let,
+    LoadShared,
+    MultiplyWarpgroup,
+    MultiplyWarpgroupRegisters,
+    NamedBarrier,
+    PrefetchMap,
+    SetElement,
+    SetRegisters,
+    StoreGlobal,
+    StoreMatrices,
+    StoreShared,
+    StoreTile,
+    SyncWarp,
+    WaitBarrier,
+    WaitProducts,
+    WaitStores,
+)
+from emmy.instructions.bulk_copy import swizzled
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Block, Convert, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, const, fold, int32
+
+CONSUMERS, DEPTH, TRUE = 2, 64, const(dt.bool_, True)
+
+
+def i32(name: str) -> Var:
+    return Var(name, dt.i32)
+
+
+def count(v: Var, start: Expr | int, stop: Expr | int, step: int, *body: Stmt, unroll: bool = False) -> For:
+    first, last = (e if isinstance(e, Expr) else int32(e) for e in (start, stop))
+    return For(v, first, last, int32(step), unroll, body)
+
+
+def advance(slot: Var, phase: Var, stages: int) -> tuple[Stmt, ...]:
+    """The next slot of a ring; the phase turns where the ring begins anew."""
+    return (Assign(slot, slot + 1), If(slot == stages, (Assign(slot, int32(0)), Assign(phase, phase ^ 1))))
+
+
+def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256, stages: int = 4, left_major: str = "k",
+         right_major: str = "k", blocks: int = 132, group: int = 8, leave_out: str = "", bytes_more: int = 0, swizzle: int = 128,
+         parity: int = 0, read_major: str = "", early: bool = False) -> Kernel:
+    """c[m, n] = a b, in tiles of 128 x `columns` that persistent blocks take in groups of `group` rows.
+
+    a is stored [m, k] if its major is "k", else [k, m]; b [n, k] or [k, n].  The rest plants faults: a statement to `leave_out`,
+    more bytes to expect, another `swizzle` of b, another parity for consumers, b read by another major, slots given back `early`."""
+    rows = 64 * CONSUMERS
+    size_a, size_b, size_c = rows * DEPTH, columns * DEPTH, 64 * 64
+    across, down, steps = -(-n // columns), -(-m // rows), -(-k // DEPTH)
+    t, tile, step, slot, phase, q, piece = Thread(), i32("tile"), i32("step"), i32("slot"), i32("phase"), i32("q"), i32("piece")
+    top, side, part, turn, lane = i32("top"), i32("side"), i32("part"), i32("turn"), i32("lane")
+    row, column = i32("row"), i32("column")
+
+    def operand(name: str, extent: int, size: int, major: str, swizzle: int = 128) -> TensorMap:
+        by_k = major == "k"
+        return TensorMap(f"map_{name}", name, element, (extent, k) if by_k else (k, extent), (size, DEPTH) if by_k else (DEPTH, 64), swizzle)
+
+    def copy(name: str, first: Var, size: int, major: str) -> tuple[Stmt, ...]:
+        def one(at: Expr | int, coordinates: tuple[Expr, ...]) -> Stmt:
+            return CopyTile(f"tile_{name}", slot * size * DEPTH + at, f"map_{name}", coordinates, "full", slot)
+        if major == "k":
+            return (one(0, (first, step * DEPTH)),)
+        return tuple(one(64 * DEPTH * j, (step * DEPTH, first + 64 * j)) for j in range(size // 64))
+
+    def place(*body: Stmt) -> For:
+        """A loop over the tiles of a block: groups of `group` rows of tiles, column by column."""
+        in_group, first = tile % (group * across), tile // (group * across) * group
+        height = fold("min", down - first, int32(group))
+        return count(tile, Block(0), down * across, blocks,
+            Let(row, (first + in_group % height) * rows), Let(column, in_group // height * columns), *body)
+
+    def at(major: str, size: int) -> Expr:
+        """Where the operand of the q-th 16 along k begins, from where its tile does."""
+        return q * 16 if major == "k" else q * 16 * 64
+
+    def unless(name: str, *s: Stmt) -> tuple[Stmt, ...]:
+        return () if name == leave_out else s
+
+    producer = (
+        SetRegisters(40, False),
+        If(t == 0, (
+            Declare(slot, int32(0)), Declare(phase, int32(0)),
+            place(count(step, 0, steps, 1,
+                *unless("empty", WaitBarrier("empty", slot, phase ^ 1)),
+                *unless("expect", ExpectBytes("full", slot, (size_a + size_b) * element.bytes + bytes_more)),
+                *copy("a", row, rows, left_major), *copy("b", column, columns, right_major),
+                *advance(slot, phase, stages))))))
+    release = If(lane == 0, (Arrive("empty", slot),))
+    read = read_major or right_major
+    products = count(q, 0, DEPTH // 16, 1, unroll=True, *(
+        MultiplyWarpgroup(element, columns, "acc", int32(0), "tile_a", slot * size_a + part * 64 * DEPTH + at(left_major, rows), left_major,
+            "tile_b", slot * size_b + at(read, columns), read, (step > 0) | (q > 0)),))
+    line = t % 128 // 32 * 16 + lane % 16
+    epilogue = count(piece, 0, columns // 64, 1, unroll=True, *(
+        *unless("wait_stores", If(t % 128 == 0, (WaitStores(1, True),))),
+        *unless("named_barrier", NamedBarrier(part + 1, 128)),
+        count(q, 0, 4, 1, StoreMatrices("tile_c", (part * 2 + turn) * size_c + swizzled(line * 64 + q * 16 + lane // 16 * 8, element),
+            "acc", piece * 32 + q * 8, 8), unroll=True),
+        *unless("fence_async", FenceAsync()),
+        *unless("second_barrier", NamedBarrier(part + 1, 128)),
+        If(t % 128 == 0, (StoreTile("map_c", (row + part * 64, column + piece * 64), "tile_c", (part * 2 + turn) * size_c), CommitStores())),
+        Assign(turn, turn ^ 1)))
+    consumer = (
+        SetRegisters(232, True),
+        Let(part, t // 128 - 1), Let(lane, t % 32), DeclareArray("acc", dt.f32, columns // 2),
+        Declare(slot, int32(0)), Declare(phase, int32(parity)), Declare(turn, int32(0)),
+        place(
+            count(step, 0, steps, 1,
+                *unless("full", WaitBarrier("full", slot, phase)),
+                *unless("fence_products", FenceProducts(("acc",))), products, CommitProducts(),
+                *((release,) if early else ()),
+                *unless("wait_products", WaitProducts(0)),
+                *(() if early else (release,)),
+                *advance(slot, phase, stages)),
+            *unless("pin", WaitProducts(0, ("acc",))),
+            epilogue),
+        If(t % 128 == 0, (WaitStores(0, False),)))
+    s = i32("s")
+    start = (
+        PrefetchMap("map_a"), PrefetchMap("map_b"), PrefetchMap("map_c"),
+        count(s, 0, stages, 1, InitBarrier("full", s, 1), InitBarrier("empty", s, 4 * CONSUMERS), unroll=True),
+        *unless("fence_barriers", FenceBarriers()))
+    return Kernel(f"gemm_{element}_{left_major}{right_major}_{columns}",
+        (GlobalBuffer("a", element, m * k, "read"), GlobalBuffer("b", element, n * k, "read"), GlobalBuffer("c", element, m * n, "write")),
+        (SharedBuffer("tile_a", element, stages * size_a, 1024), SharedBuffer("tile_b", element, stages * size_b, 1024),
+         SharedBuffer("tile_c", element, 2 * CONSUMERS * size_c, 1024), SharedBuffer("full", dt.i64, stages),
+         SharedBuffer("empty", dt.i64, stages)),
+        (min(blocks, down * across), 1, 1), 128 * (1 + CONSUMERS), (
+        If(t == 0, start), *unless("barrier", Barrier()), If(t < 128, producer, consumer)),
+        (operand("a", m, rows, left_major), operand("b", n, columns, right_major, swizzle),
+         TensorMap("map_c", "c", element, (m, n), (64, 64))))
