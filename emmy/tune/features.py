@@ -14,6 +14,7 @@ from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
 from emmy.lower.tile_to_kernel.scalar import stride
+from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -253,6 +254,8 @@ def atom(row: tile.Row) -> int:
 
 
 def _contraction(census: Census, schedule: tile.Schedule) -> Features:
+    if schedule.row.tile.startswith("wgmma"):
+        return wgmma_features(census, schedule)
     if schedule.row.tile.startswith("mma"):
         return _tensor_contraction(census, schedule)
     kernel = census.kernel

@@ -239,7 +239,7 @@ class Multiplication:
             result.begin(inner, row, column)
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
-            body.emit(WaitBarrier(self.full.name, ring.slot, ring.phase), FenceProducts(tuple(self.sums)))
+            body.emit(WaitBarrier(self.full.name, ring.slot, ring.phase), FenceProducts())
             self.step(body, ring.slot, step, result.group)
             body.emit(CommitProducts(), WaitProducts(1),
                       If((result.lane == 0) & (step > 0), (Arrive(self.empty.name, before),)), Assign(before, ring.slot), *ring.advance())

@@ -12,10 +12,11 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
+from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax, Ix
-from emmy.ir.kernel_ir import Expr, TensorMap, int32
+from emmy.ir.kernel_ir import Convert, Expr, TensorMap, int32
 from emmy.lower.tile_to_kernel.scalar import Emitter, affine
 
 LINE = 64                   # halves of a line of a swizzled box: 128 bytes
@@ -72,7 +73,7 @@ class View(NamedTuple):
         for d in self.batch:
             flat: Expr = int32(0)
             for a in d.axes:
-                flat = flat * scope.kernel.extents[a] + scope.axes[a]
+                flat = flat * scope.kernel.extents[a] + narrow(scope.axes[a])
             at[d] = flat
         return tuple(at[d] for d in self.dimensions)
 
@@ -131,3 +132,8 @@ def _merged(axes: tuple[int, ...], strides: Mapping[int, int], extents: Mapping[
         elif n > 1:
             out.append(Dimension((a,), n, s))
     return tuple(out)
+
+
+def narrow(e: Expr) -> Expr:
+    """A small index as i32."""
+    return e if e.dtype is dt.i32 else Convert(dt.i32, e)

@@ -187,10 +187,10 @@ class Result:
                 each = cell.neighbour(last, start, e, cell.load_vectors([result], last, start, 2, known))
             else:
                 each = cell.child()
-                at = each.let("p", column + narrow(e))
+                at = each.let("p", column + maps.narrow(e))
                 each.place(self.columns.axes, each.whole(at))
                 each.guard = both(inside, self.columns.inside(at))
-            self.cells.bind(each, i * 2 + h, j * 2 + narrow(e))
+            self.cells.bind(each, i * 2 + h, j * 2 + maps.narrow(e))
             each.values.update((v, Element(array, dt.f32, e)) for v, array in zip(self.kept, arrays, strict=True))
             each.emit(SetElement(into, output.element.compute, e + (first + 2 * h), each.value(result)))
             cell.emit(counted(e, 2, each))
@@ -200,8 +200,3 @@ class Result:
         """Shared memory stays until its last box has left."""
         if self.boxes:
             scope.emit(If(self.thread == 0, (WaitStores(0, False),)))
-
-
-def narrow(e: Expr) -> Expr:
-    """A small index as i32."""
-    return e if e.dtype is dt.i32 else maps.narrow(e)
