@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from emmy.ir import tile_ir as tile
-from emmy.runtime.plan import Buffer, Launch, Map, Plan, Role
+from emmy.runtime.plan import Buffer, Launch, Plan, Role
 from emmy.tune.features import Census, operations
 
 if TYPE_CHECKING:
@@ -49,7 +49,5 @@ def launch(kernel: object, tiled: tile.Kernel, program: Program) -> Launch:
     assert isinstance(kernel, Kernel) and tiled.schedule is not None
     scheduled = program.choice.scheduled[tiled.name]
     arguments = tuple(t.name for t in (*tiled.tensors, tiled.output))
-    place = {p.name: k for k, p in enumerate(kernel.parameters)}
-    maps = tuple(Map(place[m.buffer], m.element, m.shape, m.box, m.swizzle) for m in kernel.maps)
     return Launch(kernel.name, arguments, kernel.grid, kernel.block, kernel.dynamic_shared_bytes, scheduled.identity,
-                  str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6, maps)
+                  str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6)

@@ -17,7 +17,6 @@ from emmy.errors import EmmyError
 from emmy.runtime.arrays import to_torch
 from emmy.runtime.driver import Driver, Pointers, load_driver
 from emmy.runtime.plan import Buffer, Plan, workspace_offsets
-from emmy.runtime.tensor_maps import Encoded
 
 VECTOR = 16  # bytes: the widest access a kernel makes, hence the alignment it relies on
 
@@ -80,8 +79,7 @@ class Executable:
         with driver:
             functions = {name: driver.function(name, n) for name, n in shared.items()}
         self._launches = tuple(
-            (functions[x.kernel], x.grid, x.block, x.shared_bytes,
-             Pointers(self._table, tuple(place[a] for a in x.arguments), tuple((Encoded(m), place[x.arguments[m.argument]]) for m in x.maps)))
+            (functions[x.kernel], x.grid, x.block, x.shared_bytes, Pointers(self._table, tuple(place[a] for a in x.arguments)))
             for x in plan.launches)
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
@@ -121,7 +119,6 @@ class Executable:
             for x, slot in zip(results, self._outputs, strict=True):
                 table[slot.place] = x.data_ptr()
             for function, grid, block, shared_bytes, pointers in self._launches:
-                pointers.point()
                 launch(function, grid, block, shared_bytes, stream, pointers)
         return tuple(results[k] for k in self._returned)
 

@@ -35,18 +35,6 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Map:
-    """A tensor map that a launch takes after its pointers: of which argument, as what row-major shape, in boxes of which extents, and by
-    how many bytes their lines are swizzled in shared memory."""
-
-    argument: int
-    element: DType
-    shape: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Launch:
     """One kernel launch.  `arguments` are buffer names in parameter order; `shared_bytes` is the dynamic part only.
 
@@ -63,7 +51,6 @@ class Launch:
     bytes: int = 0
     flops: float = 0.0
     predicted_us: float = 0.0
-    maps: tuple[Map, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,16 +85,14 @@ class Plan:
     def fields(self) -> dict[str, Any]:
         """The plan as JSON values."""
         buffers = [vars(b) | {"element": b.element.name} for b in self.buffers]
-        launches = [vars(x) | {"maps": [vars(m) | {"element": m.element.name} for m in x.maps]} for x in self.launches]
-        return vars(self) | {"buffers": buffers, "launches": launches}
+        return vars(self) | {"buffers": buffers, "launches": [dict(vars(x)) for x in self.launches]}
 
     @staticmethod
     def from_fields(fields: Any) -> Plan:
         """The inverse of `fields`, also after a trip through JSON text; IRError if they are not a plan's."""
         try:
             buffers = tuple(Buffer(**b | {"element": dt.named(b["element"]), "shape": tuple(b["shape"])}) for b in fields["buffers"])
-            launches = tuple(Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"]),
-                                           "maps": tuple(map(_map, x.get("maps", ())))}) for x in fields["launches"])
+            launches = tuple(Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"])}) for x in fields["launches"])
             names = {"inputs": tuple(fields["inputs"]), "outputs": tuple(fields["outputs"])}
             return Plan(**fields | names | {"buffers": buffers, "launches": launches})
         except (TypeError, KeyError) as error:
@@ -125,10 +110,6 @@ class Plan:
             raise IRError(f"not a launch plan: {error}") from error
 
 
-def _map(fields: Any) -> Map:
-    return Map(**fields | {"element": dt.named(fields["element"]), "shape": tuple(fields["shape"]), "box": tuple(fields["box"])})
-
-
 def verify(plan: Plan) -> None:
     """IRError unless all names that launches, inputs and outputs use are buffers of the right role, and CUDA accepts every launch."""
     roles = {b.name: b.role for b in plan.buffers}
@@ -143,8 +124,6 @@ def verify(plan: Plan) -> None:
     for x in plan.launches:
         if unknown := [a for a in x.arguments if a not in roles]:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} reads or writes {', '.join(unknown)}, which no buffer is")
-        if any(not 0 <= m.argument < len(x.arguments) for m in x.maps):
-            raise IRError(f"plan {plan.name}: launch of {x.kernel} has maps of arguments that it does not take")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")
 
