@@ -36,10 +36,11 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
     out |= {f"(set (SideOperands {axes(side)}) {len(loads)})": None for side, loads in operands.items()}
     for rows, columns in pairs:
         if rows in operands and columns in operands:
-            kept = parts_of(free, [kernel.result], columns, rows, {f.result() for f in kernel.folds})
-            boxes = maps.result(kernel.output, kernel.outer, sorted(rows), sorted(columns), sorted(outs - rows - columns), kernel.extents)
+            kept = parts_of(free, kernel.results, columns, rows, {f.result() for f in kernel.folds})
+            groups = sorted(rows), sorted(columns), sorted(outs - rows - columns)
+            boxed = sum(maps.result(t, kernel.outer, *groups, kernel.extents) is not None for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
-            out[f"(set (StoreBytes {axes(rows)} {axes(columns)}) {2 * maps.BOX_BYTES if boxes else 0})"] = None
+            out[f"(set (StoreBytes {axes(rows)} {axes(columns)}) {2 * maps.BOX_BYTES * boxed})"] = None
     return list(out)
 
 

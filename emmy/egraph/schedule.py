@@ -102,7 +102,7 @@ def why_not(read: _Reader, wanted: tile.Row, legal: Iterable[tile.Schedule]) -> 
 # -- a kernel as facts ----------------------------------------------------------------------------------------------
 def facts(kernel: tile.Kernel) -> list[str]:
     """The fold tree as the facts that rules/tile/syntax.egg declares."""
-    free = tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result))
+    free = tile.free_axes(kernel.roots)
     outs = frozenset(kernel.outer)
     last = kernel.axes[-1] if kernel.axes else (-1, 1)
     top = [f.name for f in kernel.folds if f.span <= outs]
@@ -110,7 +110,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})",
-            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {kernel.output.element.bytes})",
+            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
+            f"(set (OutputCount) {len(kernel.outputs)})",
             f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",

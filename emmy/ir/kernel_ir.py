@@ -46,9 +46,12 @@ BODY = "tuple[Stmt, ...]"      # the annotation of a field that is a block of st
 
 
 class Stmt(Node):
-    """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it."""
+    """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it.
+
+    `asynchronous`: warps meet in part, or work goes on beside them."""
 
     syntax: ClassVar[str]
+    asynchronous: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         STATEMENTS[cls.__name__] = cls

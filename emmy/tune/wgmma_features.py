@@ -27,7 +27,7 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     left = sum(1 for v in sides if not census.free[v].isdisjoint(schedule.rows))
     brought = tiles * 2 * k * (t.height * left + t.width * (len(sides) - left))     # bytes
     rate = max((r for w, r in RATES.items() if w <= t.wide), default=0.1) * min(1.0, 0.8 + t.height / 640)
-    work = 2 * census.slots((kernel.result,), *kernel.outer)
+    work = 2 * census.slots(kernel.results, *kernel.outer)
     shared = t.stages * t.depth * 2 * (t.height * left + t.width * (len(sides) - left)) + 16384 * t.groups
     registers = 168 if t.groups > 1 else 40 + folds * t.rows * t.width // 2
     return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, 1.3 * rounds / t.stages,
