@@ -156,7 +156,7 @@ class Multiplication:
         self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
         self.tiles = self.down * self.across * self.extent(schedule.batch)
         self.grid = min(t.blocks or self.tiles, self.tiles)
-        self.full, self.empty = (SharedBuffer(scope.name(name), dt.i64, t.stages) for name in ("full", "empty"))
+        self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
         self.factors = [(self.operand(scope, p.left, True), self.operand(scope, p.right, False)) for p in self.products]
         self.sums = [scope.name("sum") for _ in self.products]
@@ -206,9 +206,10 @@ class Multiplication:
         """Barriers, by one thread, and a meeting of all."""
         s = Var(scope.name("s"), dt.i32)
         made = scope.child()
-        made.emit(InitBarrier(self.full.name, s, 1), InitBarrier(self.empty.name, s, WARPS * self.tiling.groups))
+        name, stages = self.barriers.name, self.tiling.stages
+        made.emit(InitBarrier(name, s, 1), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
         maps_ = (*(x.map.name for x in self.operands.values()), *stored)
-        first = *(PrefetchMap(name) for name in maps_), counted(s, self.tiling.stages, made), FenceBarriers()
+        first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), FenceBarriers()
         scope.emit(If(Thread() == 0, first), Barrier())
 
     def copy(self, scope: Emitter) -> None:
@@ -219,10 +220,11 @@ class Multiplication:
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
-            body.emit(WaitBarrier(self.empty.name, ring.slot, ring.phase ^ 1), ExpectBytes(self.full.name, ring.slot, size))
+            name = self.barriers.name
+            body.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), ExpectBytes(name, ring.slot, size))
             start = body.let("k", step * t.depth)
             for (_, left), x in self.operands.items():
-                body.emit(*x.copies(body, ring.slot, start, row if left else column, self.full.name))
+                body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
             body.emit(*ring.advance())
             inner.emit(counted(step, self.steps, body, unroll=False))
 
@@ -233,18 +235,20 @@ class Multiplication:
         t = self.tiling
         for array in self.sums:
             scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
-        ring, before = Ring(scope, t.stages), scope.declare("before", int32(0))
+        ring, before, barriers = Ring(scope, t.stages), scope.declare("before", int32(0)), self.barriers.name
+        leave = Arrive(barriers, before + t.stages)
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             result.begin(inner, row, column)
+            inner.emit(FenceProducts(tuple(self.sums)))
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
-            body.emit(WaitBarrier(self.full.name, ring.slot, ring.phase), FenceProducts())
+            body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
             self.step(body, ring.slot, step, result.group)
             body.emit(CommitProducts(), WaitProducts(1),
-                      If((result.lane == 0) & (step > 0), (Arrive(self.empty.name, before),)), Assign(before, ring.slot), *ring.advance())
+                      If((result.lane == 0) & (step > 0), (leave,)), Assign(before, ring.slot), *ring.advance())
             inner.emit(counted(step, self.steps, body, unroll=False), WaitProducts(0, tuple(self.sums)),
-                       If(result.lane == 0, (Arrive(self.empty.name, before),)))
+                       If(result.lane == 0, (leave,)))
             result.store(inner)
 
         self.each_tile(scope, tile_)
@@ -284,5 +288,5 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     share = SHARE.get(t.groups)
     give, take = ((SetRegisters(share[0], False),), (SetRegisters(share[1], True),)) if share else ((), ())
     scope.emit(If(Thread() < GROUP, (*give, *copying.body), (*take, *multiplying.body)))
-    shared = *(x.buffer for x in m.operands.values()), *result.shared, m.full, m.empty
+    shared = *(x.buffer for x in m.operands.values()), *result.shared, m.barriers
     return finish(kernel, scope, (m.grid, 1, 1), t.threads, shared, (*(x.map for x in m.operands.values()), *result.maps))

@@ -216,8 +216,7 @@ class Result:
     def write(self, scope: Emitter, x: Stored, line: Line, column: Expr, array: str, first: int, together: bool) -> None:
         """Two elements of a result, to neighbours in memory if `together`."""
         for e in (0,) if together else (0, 1):
-            cell = scope.child()
-            at = cell.let("p", column + e)
+            at, cell = scope.let("p", column + e), scope.child()
             cell.axes.update(line.axes)
             cell.place(self.columns.axes, cell.whole(at))
             offset = cell.output_offset()
