@@ -75,11 +75,11 @@ def options(pins: tile.Row) -> list[str]:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
     group, blocks = re.match(r"^g(\d+)x1/ws$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
     cover, ring = re.match(r"^wgmma_m64n(\d+)k16_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma$", pins.stage)
-    if group and cover and ring:
+    if group and cover:
         wide, rows, columns, depth = cover.groups()
-        out += [f"(WgmmaOption {' '.join((group[1], rows, wide, columns, depth, ring[1], str(p)))})" for p in (0, 1)]
-    out += [f"(RasterOption {blocks[1]})"] if blocks else []
-    out += [f"(BlocksOption {blocks[2].removeprefix('/p')})"] if blocks and blocks[2] else []
+        out += [f"(WgmmaOption {' '.join((group[1], rows, wide, columns, depth))})"]
+    out += [f"(RingOption {ring[1]})"] if ring else []
+    out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     return out
 
 

@@ -28,21 +28,24 @@ from emmy.instructions import (
     CopyTile,
     DeclareArray,
     ExpectBytes,
+    FenceAsync,
     FenceBarriers,
     FenceProducts,
     For,
     If,
     InitBarrier,
     MultiplyWarpgroup,
+    NamedBarrier,
     PrefetchMap,
     SetRegisters,
+    StoreSharedVector,
     WaitBarrier,
     WaitProducts,
 )
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, int32
+from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, load_of
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
@@ -51,6 +54,7 @@ from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted, products
 
+CHUNK = 8                       # halves that move as one vector
 GROUP, WARPS = 128, 4           # threads and warps that multiply together
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
@@ -94,7 +98,8 @@ def tiling(row: tile.Row) -> Tiling:
     out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
                  dt.named(element))
     if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % maps.LINE or out.depth > 256 or out.stages < 2:
-        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s, a depth of 64 to 256 in 64s, 2 stages or more")
+        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s, a depth of 64 to 256 in 64s, "
+                      "2 stages or more")
     return out
 
 
@@ -102,7 +107,8 @@ class Operand:
     """A load as tiles of one side in a ring in shared memory: lines of 64 elements along the folded axis, or of 64 positions."""
 
     def __init__(self, scope: Emitter, load: Load, view: maps.View, positions: int, t: Tiling):
-        self.view, self.positions, self.tiling, self.box = view, positions, t, view.box(positions)
+        self.view, self.positions, self.tiling, self.filled = view, positions, t, view.filled(positions)
+        self.box = view.box(self.filled)
         self.buffer = SharedBuffer(scope.name("tile"), t.element, t.stages * self.slot, 1024)
         deep = maps.LINE if view.by_depth else t.depth
         self.map = view.map(scope.name("map"), scope.tensors[load.tensor], deep, self.box)
@@ -121,7 +127,29 @@ class Operand:
         lines = range(0, self.tiling.depth, maps.LINE) if self.view.by_depth else (0,)
         return [CopyTile(self.buffer.name, slot * self.slot + self.place(k, p), self.map.name,
                          self.view.coordinates(scope, start + k, first + p), barrier, slot)
-                for k in lines for p in range(0, self.positions, self.box)]
+                for k in lines for p in range(0, self.filled, self.box)]
+
+    @property
+    def brought(self) -> int:
+        """Bytes that arrive for a stage."""
+        return self.tiling.depth * self.filled * self.buffer.element.bytes
+
+    def clear(self, scope: Emitter, thread: Expr, threads: int) -> None:
+        """Zeros where nothing ever arrives: the positions of a tile that lie behind the end of a short side."""
+        chunks = (self.positions - self.filled) * maps.LINE // CHUNK
+        if not chunks:
+            return
+        parts = self.tiling.stages * self.slot // (self.positions * maps.LINE)      # lines of all positions
+        c, zero = Var(scope.name("c"), dt.i32), scope.name("zero")
+        scope.emit(DeclareArray(zero, self.buffer.element, CHUNK, const(self.buffer.element, 0)))
+        body = scope.child()
+        if self.view.by_depth:
+            at = c // chunks * (self.positions * maps.LINE) + (self.filled * maps.LINE + c % chunks * CHUNK)
+        else:
+            tail = (self.positions - self.filled) * self.tiling.depth // CHUNK
+            at = c // tail * self.slot + (self.filled * self.tiling.depth + c % tail * CHUNK)
+        body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, CHUNK))
+        scope.emit(For(c, thread, int32(parts * chunks), int32(threads), False, tuple(body.body)))
 
     def place(self, k: int, position: int) -> int:
         """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of 64 and of a box."""
@@ -177,9 +205,10 @@ class Multiplication:
 
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
         """`body` for the first row and column of each tile of this block, at its point of the batch."""
-        number = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else Block(0)
+        number: Var | Block = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else Block(0)
         inner = scope.child() if self.grid < self.tiles else scope
-        here, layer = number, self.down * self.across
+        here: Expr = number
+        layer = self.down * self.across
         if layer < self.tiles:
             inner.place(self.schedule.batch, inner.whole(inner.let("layer", number // layer)))
             here = inner.let("t", number % layer)
@@ -215,7 +244,7 @@ class Multiplication:
     def copy(self, scope: Emitter) -> None:
         """What the thread does that copies."""
         ring, t = Ring(scope, self.tiling.stages), self.tiling
-        size = sum(x.slot for x in self.operands.values()) * t.element.bytes
+        size = sum(x.brought for x in self.operands.values())
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             step = Var(inner.name("step"), dt.i32)
@@ -235,6 +264,10 @@ class Multiplication:
         t = self.tiling
         for array in self.sums:
             scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
+        if any(x.filled < x.positions for x in self.operands.values()):
+            for x in self.operands.values():
+                x.clear(scope, Thread() - GROUP, GROUP * t.groups)
+            scope.emit(FenceAsync(), NamedBarrier(int32(t.groups + 1), GROUP * t.groups))
         ring, before, barriers = Ring(scope, t.stages), scope.declare("before", int32(0)), self.barriers.name
         leave = Arrive(barriers, before + t.stages)
 
@@ -261,9 +294,9 @@ class Multiplication:
         body = scope.child()
         for array, (left, right) in zip(self.sums, self.factors, strict=True):
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
-            body.emit(MultiplyWarpgroup(t.element, t.wide, array, (i * t.columns + j) * (t.wide // 2), left.buffer.name, from_left, left.major,
-                                        right.buffer.name, right.at(slot, q, j * t.wide), right.major, (step > 0) | (q > 0),
-                                        maps.LINE * t.depth))
+            from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
+            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name, from_right,
+                                        right.major, (step > 0) | (q > 0), maps.LINE * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))
@@ -277,7 +310,8 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(schedule.row)
     scope = Emitter(kernel)
     m = Multiplication(scope, kernel, schedule, t)
-    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, dict(zip((p.fold.result() for p in m.products), m.sums, strict=True)))
+    sums = dict(zip((p.fold.result() for p in m.products), m.sums, strict=True))
+    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, sums)
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
     alone = copying.child()

@@ -2,7 +2,7 @@
 
 The result is computed where the sums are, 16 columns at a time.  What depends on columns alone is computed once a tile, before
 its products, and kept in shared memory; what depends on rows alone is kept in registers.  Halves whose columns are contiguous leave in
-boxes of 64 rows by 64 columns, through one of two places in shared memory; other results are written by each thread.
+boxes of 64 rows by up to 64 columns, through one of two places in shared memory; other results are written by each thread.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from emmy.ir.kernel_ir import Element, Expr, SharedBuffer, Stmt, TensorMap, Thre
 from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.fragments import ColumnFragments, HeldSums, RowFragments
-from emmy.lower.tile_to_kernel.register_tile import Cells, Held, parts_of
+from emmy.lower.tile_to_kernel.register_tile import Cells, parts_of
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import both, counted, under
 
-BOX = 64            # rows and columns of a box that is stored
+BOX = 64            # rows of a box that is stored
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ class Stored:
     def __init__(self, scope: Emitter, tensor: tile.Tensor, value: Value, schedule: tile.Schedule, groups: int, width: int):
         kernel, self.tensor, self.value = scope.kernel, tensor, value
         view = maps.result(tensor, kernel.outer, schedule.rows, schedule.columns, schedule.batch, kernel.extents)
-        self.view = view if width % BOX == 0 else None
+        self.columns = next((n for n in (64, 32, 16) if width % n == 0), 0)     # of a box
+        self.view = view if self.columns else None
         if self.view is not None:
-            self.buffer = SharedBuffer(scope.name("out"), tensor.element, groups * 2 * BOX * BOX, 1024)
-            self.map = self.view.map(scope.name("map"), tensor, BOX, BOX)
+            self.buffer = SharedBuffer(scope.name("out"), tensor.element, groups * 2 * BOX * self.columns, 1024)
+            self.map = self.view.map(scope.name("map"), tensor, self.columns, BOX, self.columns * tensor.element.bytes)
 
 
 @dataclass(frozen=True)
@@ -156,28 +157,29 @@ class Result:
         return names
 
     def boxes(self, scope: Emitter, i: Expr, lines: list[Line]) -> None:
-        """Boxes of 64 columns: a place that the store before last has left, its lines written as matrices, one thread that stores it."""
+        """Boxes of some columns: a place that the store before last has left, its lines written as matrices, one thread that stores it."""
         assert self.turn is not None
+        wide = self.boxed[0].columns
         piece, q = Var(scope.name("piece"), dt.i32), Var(scope.name("q"), dt.i32)
         body = scope.child()
         body.emit(If(self.thread == 0, (WaitStores(1, True),)), self.meet())
-        box = body.let("box", (self.group * 2 + self.turn) * (BOX * BOX))
+        box = body.let("box", (self.group * 2 + self.turn) * (BOX * wide))
         inner = body.child()
         values = self.arrays(inner, 8)
         for p in (0, 1):
-            self.fragment(inner, (piece * 4 + q) * 2 + p, lines, values, p * 4)
-        line = (self.warp * 16 + self.lane % 16) * BOX + (q * 16 + self.lane // 16 * 8)
-        inner.emit(*(StoreMatrices(x.buffer.name, box + swizzled(line, x.tensor.element), array, int32(0), 8)
+            self.fragment(inner, (piece * (wide // 16) + q) * 2 + p, lines, values, p * 4)
+        line = (self.warp * 16 + self.lane % 16) * wide + (q * 16 + self.lane // 16 * 8)
+        inner.emit(*(StoreMatrices(x.buffer.name, box + swizzled(line, x.tensor.element, 2 * wide), array, int32(0), 8)
                      for x, array in zip(self.stored, values, strict=True) if x.view is not None))
-        body.emit(counted(q, 4, inner), FenceAsync(), self.meet())
+        body.emit(counted(q, wide // 16, inner), FenceAsync(), self.meet())
         one = body.child()
         row = self.row + (self.group * (64 * self.tiles) + i * 64)
         for x in self.boxed:
             assert x.view is not None
-            one.emit(StoreTile(x.map.name, x.view.coordinates(one, self.column + piece * BOX, row), x.buffer.name, box))
+            one.emit(StoreTile(x.map.name, x.view.coordinates(one, self.column + piece * wide, row), x.buffer.name, box))
         one.emit(CommitStores())
         body.emit(If(self.thread == 0, tuple(one.body)), Assign(self.turn, self.turn ^ 1))
-        scope.emit(counted(piece, self.width // BOX, body))
+        scope.emit(counted(piece, self.width // wide, body))
 
     def fragment(self, scope: Emitter, j: Expr, lines: list[Line], into: list[str], first: int) -> None:
         """The results at a lane's two rows and its two columns of the j-th 8, as elements of `into` from `first` on; written, where
