@@ -60,7 +60,8 @@ class AsyncMemory(Memory):
     def _require_read(self, w: Warp, at: Place, seen: Array, lanes: Array | int) -> None:
         """Fault unless all reads of these elements are over, as far as the given lanes have `seen`."""
         if (flying := self.reading[at] > 0).any():
-            raise Fault("race", f"element {self._first(at, flying)} of {self.name} is written while a store or product reads it", w.active(w.mask))
+            k = self._first(at, flying)
+            raise Fault("race", f"element {k} of {self.name} is written while a store or product reads it", w.active(w.mask))
         for v, readers in enumerate(self.readers):
             last = readers[at]
             if last.max(initial=-1) < 0:
@@ -101,8 +102,8 @@ class AsyncMemory(Memory):
         writer = self.writer[at]
         if (bad := writer > row[0, writer % w.span]).any():
             k = int(np.argmax(bad))
-            raise Fault("race", f"a copy goes to element {start + k} of {self.name}, written by {self._who(w, int(writer[k]))} with nothing "
-                                "that orders them", w.threads[lane])
+            raise Fault("race", f"a copy goes to element {start + k} of {self.name}, written by {self._who(w, int(writer[k]))} "
+                                "with nothing that orders them", w.threads[lane])
         self._require_read(w, at, row, 0)
         self._require_fence(w, at)
         self.writer[at] = UNDER_WAY * w.span + int(w.threads[lane])
@@ -133,8 +134,8 @@ class AsyncMemory(Memory):
     def _require_fence(self, w: Warp, at: Place) -> None:
         if (bad := self.unfenced[at]).any():
             k = self._first(at, bad)
-            raise Fault("fence", f"element {k} of {self.name} is met by the copy engine or a product, and thread {self.writer[k] % w.span}, "
-                                 "which wrote it, made no fence_async since", w.active(w.mask))
+            raise Fault("fence", f"element {k} of {self.name} is met by the copy engine or a product, and "
+                                 f"thread {self.writer[k] % w.span}, which wrote it, made no fence_async since", w.active(w.mask))
 
     def fence(self, w: Warp, lanes: Mask) -> None:
         """What the active lanes wrote is fenced."""

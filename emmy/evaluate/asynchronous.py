@@ -72,7 +72,8 @@ class Phases:
         if self.pending or self.bytes:
             return
         if self.flying:
-            raise Fault("bytes", f"the phase of {self.name} ends while {self.flying} bytes, which it does not expect, are on their way", threads)
+            raise Fault("bytes", f"the phase of {self.name} ends while {self.flying} bytes, which it does not expect, are on their way",
+                        threads)
         self.gathered[self.agent] = self.tag
         np.maximum(self.released, self.gathered, out=self.released)
         self.phase, self.pending = self.phase + 1, self.count

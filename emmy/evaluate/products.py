@@ -29,8 +29,14 @@ class Sums:
 
     def values(self) -> Array:
         """By register and lane."""
-        register = np.arange(self.registers)[:, None]
-        return np.asarray(self.matrix[16 * self.part + LANE // 4 + 8 * (register // 2 % 2), 8 * (register // 4) + 2 * (LANE % 4) + register % 2])
+        return np.asarray(self.matrix[fragment(self.part, self.registers)])
+
+
+@cache
+def fragment(part: int, registers: int) -> tuple[Array, Array]:
+    """Rows and columns of the sums that a warp's registers hold, by register and lane."""
+    r = np.arange(registers)[:, None]
+    return 16 * part + LANE // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (LANE % 4) + r % 2
 
 
 @cache
@@ -119,10 +125,8 @@ def accumulate(warps: list[Warp], arrays: list[RegisterArray], first: int, produ
 def _gathered(warps: list[Warp], arrays: list[RegisterArray], first: int, count: int) -> Array:
     """The sums that the registers of the warps hold."""
     out = np.empty((64, 2 * count))
-    register = np.arange(count)[:, None]
     for part, (w, array) in enumerate(zip(warps, arrays, strict=True)):
-        held = np.stack([w.spread(array.get(w, first + i)) for i in range(count)])
-        out[16 * part + LANE // 4 + 8 * (register // 2 % 2), 8 * (register // 4) + 2 * (LANE % 4) + register % 2] = held
+        out[fragment(part, count)] = np.stack([w.spread(array.get(w, first + i)) for i in range(count)])
     return out
 
 

@@ -65,7 +65,8 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
             engine = Engine(kernel) if asynchronous else None
             shared = engine.shared if engine else {
                 b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
-            warps = [Warp(t, kernel.block, (x, y, z), len(machine.slots), parameters | shared, limit, engine) for t in range(0, kernel.block, 32)]
+            memory, slots = {**parameters, **shared}, len(machine.slots)
+            warps = [Warp(t, kernel.block, (x, y, z), slots, memory, limit, engine) for t in range(0, kernel.block, 32)]
             epoch = _run_block(kernel, warps, machine.main, epoch, engine)
     for p in kernel.parameters:
         if poison and p.access == "write" and (missing := np.flatnonzero(parameters[p.name].writer < 0)).size:
@@ -90,7 +91,8 @@ def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterato
                     waits[w] = next(program)
                 except StopIteration:
                     if engine and (left := engine.unfinished(w)):
-                        raise SimulationError("unfinished", f"kernel {kernel.name}, block {_block(w)}: {_threads(w)} end, and {left}") from None
+                        where = f"kernel {kernel.name}, block {_block(w)}"
+                        raise SimulationError("unfinished", f"{where}: {_threads(w)} end, and {left}") from None
                     del running[w]
         sites = {waits[w] for w in running}
         if sites and all(isinstance(s, int) for s in sites):

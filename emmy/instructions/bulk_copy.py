@@ -17,7 +17,7 @@ from emmy.instructions.arithmetic import spell
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Scope, SharedBuffer, Stmt, TensorMap
+from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt, TensorMap
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: s
     scope.expr(index, dt.i32, dt.i64)
     if isinstance(index, Const) and index.value * tile.element.bytes % tile.alignment:
         raise IRError(f"a tile of {name} at element {index.value} of {buffer}; it is aligned to {tile.alignment} bytes")
+
+
+def tile_traffic(kernel: Kernel, name: str) -> float:
+    """The bytes of a tile, as a share of each thread: one of the block asks for it."""
+    return sum(m.bytes for m in kernel.maps if m.name == name) / kernel.block
 
 
 def _lanes(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
@@ -113,6 +118,9 @@ class CopyTile(Stmt):
             w.mask = outer
         return run
 
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
+
 
 class CopyBulk(Stmt):
     """`count` elements of a global buffer from `source` on, a multiple of 16 bytes at a multiple of 16, begin their way to `index` of the
@@ -131,7 +139,8 @@ class CopyBulk(Stmt):
     def check(self, scope: Scope) -> None:
         to, of = scope.buffer(self.target, SharedBuffer), scope.buffer(self.buffer, GlobalBuffer)
         if to.element is not of.element or self.count < 1 or self.count * of.element.bytes % PIECE:
-            raise IRError(f"{self.count} elements from {of.element} to {to.element}; a bulk copy is a multiple of {PIECE} bytes of one dtype")
+            raise IRError(f"{self.count} elements from {of.element} to {to.element}; "
+                          f"a bulk copy is a multiple of {PIECE} bytes of one dtype")
         if of.access != "read":
             raise IRError(f"{self.buffer} is written by the kernel")
         for index in (self.index, self.source):
@@ -160,12 +169,16 @@ class CopyBulk(Stmt):
                                              f"both begin at multiples of {PIECE} bytes", w.threads[lane])
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
                 memory, data = w.engine.shared[self.target], w.memory[self.buffer].data
-                if first < 0 or first + self.count > len(data):
-                    raise Fault("bounds", f"elements {first} to {first + self.count - 1} of {self.buffer}, which has {len(data)}", w.threads[lane])
+                last = first + self.count - 1
+                if first < 0 or last >= len(data):
+                    raise Fault("bounds", f"elements {first} to {last} of {self.buffer}, which has {len(data)}", w.threads[lane])
                 place = memory.engine_write(w, start, self.count, lane)
-                w.engine.fly(w, self, phases, self.count * item, partial(memory.land, place, data[first:first + self.count].copy()))
+                w.engine.fly(w, self, phases, self.count * item, partial(memory.land, place, data[first:last + 1].copy()))
             w.mask = outer
         return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return self.count * kernel.types[self.buffer].bytes / kernel.block
 
 
 class StoreTile(Stmt):
@@ -206,6 +219,9 @@ class StoreTile(Stmt):
                 w.stores.setdefault(lane, [[]])[-1].append(partial(memory.engine_done, w, place, lane))
             w.mask = outer
         return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
 
 
 class CommitStores(Stmt):
