@@ -28,6 +28,6 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     stage = 2 * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
     shared = t.stages * 2 * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
     registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
-    return Features(census.dram, census.dram, 0, 0, census.dram, 2 * census.slots(kernel.results, *kernel.outer), 0, tiles, t.threads,
-                    registers, shared, rounds / t.stages, 1 + t.rows * t.width / 128, 256, 2 * folds * tiles * t.height * t.width * k, SHARE,
-                    tiles * rounds * stage, START_US)
+    work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
+    return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, rounds / t.stages,
+                    1 + t.rows * t.width / 128, 256, 2 * products, SHARE, tiles * rounds * stage, START_US)

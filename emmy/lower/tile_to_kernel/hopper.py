@@ -46,7 +46,7 @@ from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
-from emmy.ir.loop_ir import Load, load_of
+from emmy.ir.loop_ir import Load, Value, load_of
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.finish import finish
@@ -192,8 +192,8 @@ class Multiplication:
     def extent(self, axes: tuple[int, ...]) -> int:
         return prod(self.kernel.extents[a] for a in axes)
 
-    def operand(self, scope: Emitter, value: object, left: bool) -> Operand:
-        load = load_of(value, self.tiling.element) if value is not None else None   # type: ignore[arg-type]
+    def operand(self, scope: Emitter, value: Value | None, left: bool) -> Operand:
+        load = load_of(value, self.tiling.element) if value is not None else None
         side = self.schedule.rows if left else self.schedule.columns
         view = load and maps.operand(scope.tensors[load.tensor], load.point, self.axis, side, self.schedule.batch, self.kernel.extents)
         if not load or not view:
@@ -295,8 +295,8 @@ class Multiplication:
         for array, (left, right) in zip(self.sums, self.factors, strict=True):
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
-            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name, from_right,
-                                        right.major, (step > 0) | (q > 0), maps.LINE * t.depth))
+            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,
+                                        from_right, right.major, (step > 0) | (q > 0), maps.LINE * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))
@@ -310,7 +310,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(schedule.row)
     scope = Emitter(kernel)
     m = Multiplication(scope, kernel, schedule, t)
-    sums = dict(zip((p.fold.result() for p in m.products), m.sums, strict=True))
+    sums: dict[Value, str] = {p.fold.result(): array for p, array in zip(m.products, m.sums, strict=True)}
     result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, sums)
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
