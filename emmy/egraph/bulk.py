@@ -40,7 +40,7 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
             groups = sorted(rows), sorted(columns), sorted(outs - rows - columns)
             boxed = sum(maps.result(t, kernel.outer, *groups, kernel.extents) is not None for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
-            out[f"(set (StoreBytes {axes(rows)} {axes(columns)}) {2 * maps.BOX_BYTES * boxed})"] = None
+            out[f"(set (BoxedResults {axes(rows)} {axes(columns)}) {boxed})"] = None
     return list(out)
 
 
