@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emmy.evaluate.machine import Fault
-from emmy.evaluate.products import swizzle
+from emmy.evaluate.products import PIECE, swizzle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,14 @@ class Tile:
         self.count, item = prod(self.map.box), self.map.element.bytes
         self.places = swizzle(np.arange(self.count) * item, self.map.swizzle) // item     # where each element lies, in row-major order
 
-    def check(self, w: Warp, buffer: str, start: int) -> None:
+    def check(self, w: Warp, buffer: str, start: int, corner: Sequence[int]) -> None:
+        """Fault unless the tile begins where one may, in shared memory and in the tensor."""
         if start * self.map.element.bytes % self.map.alignment:
             raise Fault("alignment", f"a tile at element {start} of {buffer}, which is not a multiple of {self.map.alignment} bytes",
                         w.active(w.mask))
+        if corner[-1] * self.map.element.bytes % PIECE:
+            raise Fault("alignment", f"a tile of {self.map.name} at element {corner[-1]} of its innermost dimension, "
+                                     f"which is not a multiple of {PIECE} bytes", w.active(w.mask))
 
     def _inside(self, corner: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """The part of the tile at `corner` that lies in the tensor: in the tensor, and in the tile."""

@@ -77,6 +77,7 @@ def test_what_the_rules_below_change_is_right() -> None:
     (COPY.replace(target="floats"), "floats of f32"),
     (COPY.replace(coordinates=(ZERO,)), "1 coordinates in map_a, whose tensor has 2 dimensions"),
     (COPY.replace(coordinates=(ZERO, const(dt.i64, 0))), "is i64, not i32"),
+    (COPY.replace(coordinates=(ZERO, int32(4))), "at element 4 of its innermost dimension"),
     (COPY.replace(index=int32(64)), "a tile of map_a at element 64 of tile"),
     (COPY.replace(map="a"), "a is not a TensorMap of the kernel"),
     (COPY.replace(map="map_c"), "map_c describes a buffer that the kernel writes"),
