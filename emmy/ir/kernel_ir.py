@@ -158,9 +158,11 @@ class TensorMap(Node):
             raise IRError(f"map {self.name}: rows of {inner} bytes, swizzled by {self.swizzle}; "
                           "that is 128, 64 or 32, as long as a row, or 0")
         if len(self.strides) != len(self.shape) or self.strides[-1] != 1 or min(self.strides) < 1 or self.start < 0:
-            raise IRError(f"map {self.name} from {self.start} on in steps of {self.strides}: a tensor is contiguous along its last dimension")
+            raise IRError(f"map {self.name} from {self.start} on in steps of {self.strides}: "
+                          "a tensor is contiguous along its last dimension")
         if inner % 16 or any(n * item % 16 for n in (self.start, *self.strides[:-1])):
-            raise IRError(f"map {self.name} from {self.start * item} on, rows of {[n * item for n in self.strides[:-1]]} and {inner} bytes; "
+            rows = [n * item for n in self.strides[:-1]]
+            raise IRError(f"map {self.name} from {self.start * item} on, rows of {rows} and {inner} bytes; "
                           "the start and the rows of tensor and tile are multiples of 16")
 
     @property

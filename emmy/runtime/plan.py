@@ -121,8 +121,8 @@ def _map_fields(m: TensorMap) -> dict[str, Any]:
 
 
 def _map(x: dict[str, Any]) -> TensorMap:
-    lists = {name: tuple(x[name]) for name in ("shape", "box", "pitches") if name in x}
-    return TensorMap(**x | {"element": dt.named(x["element"])} | lists)
+    return TensorMap(**x | {"element": dt.named(x["element"]), "shape": tuple(x["shape"]), "box": tuple(x["box"]),
+                            "pitches": tuple(x.get("pitches", ()))})
 
 
 def verify(plan: Plan) -> None:

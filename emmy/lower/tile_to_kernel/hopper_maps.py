@@ -31,7 +31,7 @@ class Dimension(NamedTuple):
 
 
 class View(NamedTuple):
-    """A tensor of halves as its dimensions, from element `start` on: two sides that boxes run along, innermost dimensions first, and a batch.
+    """A tensor of halves, from element `start` on, as its dimensions: two sides that boxes run along, innermost ones first, and a batch.
 
     Of an operand `deep` is the folded axis and `side` its rows or columns; of a result they are its columns and its rows."""
 
