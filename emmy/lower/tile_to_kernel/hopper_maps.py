@@ -115,7 +115,7 @@ def even(side: tuple[Dimension, ...]) -> bool:
 def _view(tensor: tile.Tensor, point: tuple[Ix, ...], deep: Iterable[int], side: Iterable[int], batch: Iterable[int],
           extents: Mapping[int, int]) -> View | None:
     terms, constant = affine(ix.flatten(point, tensor.shape))
-    if constant % 8 or not all(isinstance(leaf, Ax) for leaf in terms) or tensor.element.bytes != 2 or prod(tensor.shape) >= 1 << 31:
+    if constant % 8 or not all(isinstance(leaf, Ax) for leaf in terms) or tensor.element.bytes != 2:
         return None
     strides = {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}
     first, second, third = (_merged(tuple(group), strides, extents) for group in (deep, side, batch))
