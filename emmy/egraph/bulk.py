@@ -37,8 +37,7 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
     for rows, columns in pairs:
         if rows in operands and columns in operands:
             kept = parts_of(free, kernel.results, columns, rows, {f.result() for f in kernel.folds})
-            groups = sorted(rows), sorted(columns), sorted(outs - rows - columns)
-            boxed = sum(maps.result(t, kernel.outer, *groups, kernel.extents) is not None for t in kernel.outputs)
+            boxed = sum(maps.in_lines(t, kernel.outer, sorted(columns), kernel.extents) for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
             out[f"(set (BoxedResults {axes(rows)} {axes(columns)}) {boxed})"] = None
     return list(out)

@@ -107,6 +107,13 @@ def result(tensor: tile.Tensor, axes: tuple[int, ...], rows: Iterable[int], colu
     return view if view is not None and view.by_depth and even(view.deep) else None
 
 
+def in_lines(tensor: tile.Tensor, axes: tuple[int, ...], columns: Iterable[int], extents: Mapping[int, int]) -> bool:
+    """Whether halves stored at every point of `axes` have neighbours of `columns` next to each other."""
+    terms, _ = affine(ix.flatten(tuple(map(Ax, axes)), tensor.shape))
+    side = _merged(tuple(columns), {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}, extents)
+    return tensor.element.bytes == 2 and (not side or side[0].stride == 1)
+
+
 def even(side: tuple[Dimension, ...]) -> bool:
     """Whether no line of 64 positions crosses an inner end."""
     return all(d.extent % LINE == 0 for d in side[:-1])

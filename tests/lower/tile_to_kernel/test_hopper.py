@@ -10,7 +10,7 @@ from scipy.special import erf
 
 from emmy.egraph.schedule import schedules
 from emmy.errors import EmmyError
-from emmy.instructions import StoreTile
+from emmy.instructions import StoreMatrices, StoreTile
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import kernel_ir, kernel_text
@@ -41,8 +41,12 @@ def lowered(k: tile.Kernel, row: str) -> kernel_ir.Kernel:
 
 
 def boxes(k: kernel_ir.Kernel) -> bool:
-    """Whether results leave in boxes."""
+    """Whether results leave in boxes that maps have; else, if they are halves, line by line."""
     return any(isinstance(s, StoreTile) for s in kernel_ir.walk(k.body))
+
+
+def lines(k: kernel_ir.Kernel) -> bool:
+    return any(isinstance(s, StoreMatrices) for s in kernel_ir.walk(k.body)) and not boxes(k)
 
 
 @pytest.mark.parametrize("row", [SMALL, PAIR, TALL])
@@ -60,7 +64,7 @@ def test_tails(sizes: tuple[int, int, int]) -> None:
         k = matmul(*sizes, right=True, element=dt.bf16)
         x, form = wide(k), lowered(k, row)
         close(run(k, form, random(k)), x["a"] @ x["b"].T, HALF)
-        assert boxes(form) == (sizes[1] % 8 == 0)
+        assert boxes(form) == (sizes[1] % 8 == 0) and lines(form) == (sizes[1] % 8 > 0)
 
 
 @pytest.mark.parametrize("row", [SMALL, NARROW, PAIR, TALL, THREE, SMALL.replace("n64", "n24"), PAIR.replace("n128", "n112")])
