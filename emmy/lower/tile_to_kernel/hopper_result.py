@@ -53,7 +53,8 @@ class GroupRows(RowFragments):
 
 
 class Stored:
-    """A result and how it is stored: if `boxed`, through boxes of `buffer`, which `map` has where there is a `view`; else by each thread."""
+    """A result and how it is stored: if `boxed`, through boxes of `buffer`, which `map` has where there is a `view`; else by each
+    thread."""
 
     def __init__(self, scope: Emitter, tensor: tile.Tensor, value: Value, schedule: tile.Schedule, groups: int, width: int):
         kernel, self.tensor, self.value = scope.kernel, tensor, value
