@@ -20,6 +20,7 @@ L1_BYTES_A_CYCLE = 128
 SLOTS_A_CYCLE = 128         # fp32 instructions that a multiprocessor issues
 CLOCK_GHZ = 1.7
 TENSOR_SHARE = 0.6          # of the rate of tensor cores: what instructions of one warp reach
+BULK_SHARE = 1.3            # what those of four warps reach whose operands copy engines bring, before long kernels meet the power limit
 L2_TO_DRAM = 1.4            # bandwidth of the second-level cache over device memory's, for data that is there
 IN_FLIGHT = 32 << 10        # bytes a multiprocessor must have under way to fill its share of the memory's bandwidth
 WARPS = 16                  # that a multiprocessor needs to hide arithmetic latency
@@ -31,7 +32,9 @@ class Features(NamedTuple):
     `dram_bytes`: each tensor once.  `l2_bytes`: what multiprocessors ask of the second-level cache.  `reread_bytes`: what blocks
     read again, `block_bytes` of it by one block.  `l1_bytes`: what threads ask for, in whole sectors.  `slots`: fp32 instruction
     slots of all threads.  `shared_words`: 4-byte shared-memory words read by all threads.  `steps`, `joins`: dependent load
-    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores on halves.
+    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores on halves, at
+    `tensor_share` of their rate.  `bulk_bytes`: what copy engines bring to shared memory, if they do.  `start_us`: what passes before the
+    first product and after the last.
     """
 
     dram_bytes: float
@@ -49,6 +52,14 @@ class Features(NamedTuple):
     joins: float
     access: float
     tensor_flops: float = 0
+    tensor_share: float = TENSOR_SHARE
+    bulk_bytes: float = 0
+    start_us: float = 0
+
+
+def product_seconds(gpu: Hardware) -> float:
+    """What one product of halves takes of the whole GPU at best."""
+    return 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
 
 
 def seconds_beside(parts: Sequence[Features], again: float, gpu: Hardware) -> float:
@@ -91,8 +102,12 @@ def seconds(f: Features, gpu: Hardware) -> float:
     hiding = pow(min(1.0, held * f.threads / 32 / WARPS), 0.3)
     issue, shared = f.slots / SLOTS_A_CYCLE, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
-    tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE)
+    tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * f.tensor_share)
+    if f.bulk_bytes:            # copies and products wait for no threads, and half the multiprocessors can fill the memory's bandwidth
+        # the last wave's idle multiprocessors leave the others some power
+        tensor, hiding, idle = max(tensor, f.bulk_bytes / (gpu.bulk_TBs * 1e12)), 1.0, (0.9 * max(ceil(share) / share, 1.0) + 0.1) * busy
+        memory *= busy / min(2 * share, 1.0)
     work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))
     longest, *others = sorted((memory, work, chain), reverse=True)
-    return gpu.launch_us * 1e-6 + longest + 0.2 * sum(others)
+    return (gpu.launch_us + f.start_us) * 1e-6 + longest + (0.1 if f.bulk_bytes else 0.2) * sum(others)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
+from emmy.egraph.bulk import bulk_facts
 from emmy.egraph.rulebook import EGraph, emptied, hardware_rules, math_classes, scope
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
@@ -25,7 +26,7 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
          "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow", "WgmmaRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -82,12 +83,19 @@ def options(pins: tile.Row) -> list[str]:
     grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
+    group, blocks = re.match(r"^g(\d+)x1/ws$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
+    cover, ring = re.match(r"^wgmma_m64n(\d+)k16_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma$", pins.stage)
+    if group and cover:
+        wide, rows, columns, depth = cover.groups()
+        tiles = " ".join((group[1], rows, wide, columns, depth))
+        out += [f"(WgmmaOption {tiles})", *([f"(RingOption {tiles} {ring[1]})"] if ring else [])]
+    out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     return out
 
 
 def matches(row: tile.Row, pins: tile.Row) -> bool:
     """Whether `row` has every field that `pins` gives."""
-    fields = (pins.work, row.work), (pins.tile, row.tile), (pins.reduce, row.reduce), (pins.stage, row.stage)
+    fields = (pins.work, row.work), (pins.tile, row.tile), (pins.reduce, row.reduce), (pins.stage, row.stage), (pins.raster, row.raster)
     return all(not want or want == have for want, have in fields)
 
 
@@ -119,7 +127,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
-    out += load_facts(kernel, free)
+    out += [*load_facts(kernel, free), *bulk_facts(kernel, free)]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
@@ -239,6 +247,11 @@ class _Reader:
         if name == "MmaTwistRow":
             p, m, n, d = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async")
+        if name == "WgmmaRow":
+            groups, m, wide, n, k, d, together, blocks = map(number, args[1:])
+            atom = f"wgmma_m64n{wide}k16_{self.engine.value_to_string(args[0])}_f32"
+            raster = f"gm{together}" + f"/p{blocks}" * (blocks > 0)
+            return tile.Row(f"g{groups}x1/ws", f"{atom}/f{m}x{n}/k{k}", "", f"d{d}/smem-tma", raster)
         p, q, m, n, k, d = map(number, args[1:])
         if name == "MmaRow":
             return tile.Row(f"w{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem-async")

@@ -43,11 +43,16 @@ class Tile:
             tile.append(slice(low - first, high - first))
         return tuple(tensor), tuple(tile)
 
+    def _elements(self, part: tuple[slice, ...]) -> Array:
+        """Which elements of the buffer a part of the tensor is."""
+        places = [np.arange(s.start, s.stop) * step for s, step in zip(part, self.map.strides, strict=True)]
+        return np.asarray(sum(np.ix_(*places)) + self.map.start)
+
     def read(self, data: Array, corner: Sequence[int]) -> Array:
         """The tile as it lies in shared memory, with zeros for what is outside of the tensor."""
         tensor, tile = self._inside(corner)
         box = np.zeros(self.map.box, data.dtype)
-        box[tile] = data[:prod(self.map.shape)].reshape(self.map.shape)[tensor]
+        box[tile] = data[self._elements(tensor)]
         out = np.empty(self.count, data.dtype)
         out[self.places] = box.reshape(-1)
         return out
@@ -55,5 +60,4 @@ class Tile:
     def written(self, data: Array, corner: Sequence[int]) -> tuple[Array, Array]:
         """The elements of the tensor that a tile, as it lies in shared memory, covers, and their values."""
         tensor, tile = self._inside(corner)
-        at = np.ravel_multi_index(np.ix_(*(np.arange(s.start, s.stop) for s in tensor)), self.map.shape)
-        return np.asarray(at).reshape(-1), data[self.places].reshape(self.map.box)[tile].reshape(-1)
+        return self._elements(tensor).reshape(-1), data[self.places].reshape(self.map.box)[tile].reshape(-1)

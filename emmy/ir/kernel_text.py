@@ -44,7 +44,8 @@ _SYMBOLS = {symbol: (op, p) for op, (symbol, p) in _INFIX.items()}
 def show(kernel: Kernel) -> str:
     """The kernel as text."""
     parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]" for b in kernel.parameters]
-    parameters += [f"map {m.name} of {m.buffer}: {m.element}{_tuple(m.shape)} box{_tuple(m.box)} swizzle {m.swizzle}" for m in kernel.maps]
+    parameters += [f"map {m.name} of {m.buffer}: {m.element}{_tuple(m.shape)} box{_tuple(m.box)} swizzle {m.swizzle}"
+                   f"{f' start {m.start}' * (m.start > 0)}{f' pitches{_tuple(m.pitches)}' * bool(m.pitches)}" for m in kernel.maps]
     places = (f"{f' align {b.alignment}' * (b.alignment != 16)}{'' if b.start is None else f' at {b.start}'}" for b in kernel.shared)
     shared = [f"  shared {b.name}: {b.element}[{b.length}]{place};" for b, place in zip(kernel.shared, places, strict=True)]
     cluster = f" cluster({kernel.cluster})" * (kernel.cluster != 1)
@@ -223,7 +224,8 @@ class _Parser:
         self.take("box")
         box = self.separated(self.integer)
         self.take("swizzle")
-        return TensorMap(name, buffer, element, shape, box, self.integer())
+        swizzle, start = self.integer(), self.integer() if self.skip("start") else 0
+        return TensorMap(name, buffer, element, shape, box, swizzle, start, self.separated(self.integer) if self.skip("pitches") else ())
 
     def buffer(self) -> tuple[str, DType, int]:
         name = self.name()

@@ -84,22 +84,22 @@ class Row(Node):
     tile: str = ""
     reduce: str = ""
     stage: str = ""
+    raster: str = ""
     place: str = ""
 
     def __str__(self) -> str:
-        fields = (("PLACE", self.place), ("WORK", self.work), ("TILE", self.tile), ("REDUCE", self.reduce), ("STAGE", self.stage))
-        return ",".join(f"{name}={value}" for name, value in fields if value)
+        return ",".join(f"{name}={value}" for name in ("PLACE", *ROW_FIELDS[:-1]) if (value := getattr(self, name.lower())))
 
     @cached_property
     def threads(self) -> int:
-        """Threads of a block: t256, t16x16, w4 (warps)."""
+        """Threads of a block: t256, t16x16, w4 (warps), g2x1/ws (groups of 128, and one that copies for them)."""
         size = 1
         for n in re.findall(r"\d+", self.work):
             size *= int(n)
-        return size * (32 if self.work.startswith("w") else 1)
+        return 128 * (size + 1) if self.work.endswith("/ws") else size * (32 if self.work.startswith("w") else 1)
 
 
-ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE", "PLACE")
+ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER", "PLACE")
 
 
 def parse_row(text: str) -> Row:

@@ -14,6 +14,7 @@ from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
 from emmy.lower.tile_to_kernel.scalar import stride
+from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -260,6 +261,8 @@ def atom(row: tile.Row) -> int:
 
 
 def _contraction(census: Census, schedule: tile.Schedule) -> Features:
+    if schedule.row.tile.startswith("wgmma"):
+        return wgmma_features(census, schedule)
     if schedule.row.tile.startswith("mma"):
         return _tensor_contraction(census, schedule)
     kernel = census.kernel
@@ -306,9 +309,11 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     staging = staged * (1 if plain(census, schedule.columns) else 10)
     work = 16 * products / 2048 + staging + 2 * census.slots(kernel.results, *kernel.outer)
     flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
+    # a block's place is free when its results are written
+    leaving = (2 + 0.3 * folds * fm * fn) * min(1.0, blocks / 256)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
                     48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
-                    0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
+                    leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
 
 
 def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:

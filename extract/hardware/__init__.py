@@ -40,6 +40,8 @@ class Hardware:
     max_threads_per_sm: int
     registers_per_sm: int
     """Of 32 bits."""
+    bulk_TBs: float = 0.0
+    """What copy engines bring from the second-level cache, terabytes a second."""
 
 
 def names() -> list[str]:

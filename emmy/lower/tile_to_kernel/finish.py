@@ -9,7 +9,7 @@ from emmy.instructions.control import For
 from emmy.instructions.global_memory import StoreGlobal, StoreGlobalVector
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Var, const, verify
+from emmy.ir.kernel_ir import Element, Expr, GlobalBuffer, Kernel, SharedBuffer, TensorMap, Var, const, verify
 from emmy.ir.loop_ir import Load
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
@@ -59,10 +59,11 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
         scope.emit(*(StoreGlobalVector(output.name, offset + k, out, k, step) for k in range(0, width, step)))
 
 
-def finish(kernel: tile.Kernel, scope: Emitter, grid: tuple[int, int, int], block: int, shared: tuple[SharedBuffer, ...] = ()) -> Kernel:
+def finish(kernel: tile.Kernel, scope: Emitter, grid: tuple[int, int, int], block: int, shared: tuple[SharedBuffer, ...] = (),
+           maps: tuple[TensorMap, ...] = ()) -> Kernel:
     """The verified Kernel IR of a kernel whose statements are in `scope`."""
     reads = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "read") for t in kernel.tensors)
     writes = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "write") for t in kernel.outputs)
-    made = Kernel(kernel.name, (*reads, *writes), shared, grid, block, tuple(scope.body))
+    made = Kernel(kernel.name, (*reads, *writes), shared, grid, block, tuple(scope.body), maps)
     verify(made)
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from emmy.instructions.registers import DeclareArray, SetElement
@@ -95,16 +95,22 @@ class Contraction:
         scope.emit(loop_)
 
 
-def parts(scope: Emitter, roots: Iterable[Value], axes: tuple[int, ...], others: tuple[int, ...], held: Container[Value]) -> list[Value]:
+def parts(scope: Emitter, roots: Iterable[Value], axes: tuple[int, ...], others: tuple[int, ...], held: Iterable[Value]) -> list[Value]:
     """The largest values below `roots` that depend on some of `axes` and none of `others`, but for those already held and bare indices."""
+    return parts_of(scope.free, roots, axes, others, {*held, *scope.values})
+
+
+def parts_of(free: Mapping[Value, frozenset[int]], roots: Iterable[Value], axes: Iterable[int], others: Iterable[int],
+             known: Container[Value]) -> list[Value]:
+    """The largest values below `roots` that depend on some of `axes` and none of `others`, but for those known and bare indices."""
     found: dict[Value, None] = {}
     seen, stack = set[Value](), list(roots)
     while stack:
         v = stack.pop()
-        if v in seen or v in held or v in scope.values or isinstance(v, loop.IndexOf):
+        if v in seen or v in known or isinstance(v, loop.IndexOf):
             continue
         seen.add(v)
-        if not scope.free[v].isdisjoint(axes) and scope.free[v].isdisjoint(others):
+        if not free[v].isdisjoint(axes) and free[v].isdisjoint(others):
             found[v] = None
         else:
             stack.extend(v.operands)

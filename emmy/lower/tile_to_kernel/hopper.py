@@ -1,0 +1,326 @@
+"""Form "contraction" on Hopper: sums of products of halves by groups of four warps that multiply out of shared memory (wgmma).
+
+The first group of 128 threads copies: one thread of it asks the copy engine for boxes of both operands, `depth` elements of the folded
+axis a stage, into a ring of stages.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that
+it has asked for, and gives a stage back when its products are done.  A stage has a barrier that its bytes complete, and one at which every
+warp that multiplies arrives.  While groups compute results of one tile, the ring fills with the next.
+
+A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
+one time read few rows and few columns.
+
+Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k16_<bf16|f16>_f32/f<rows>x<columns>/k<depth>,STAGE=d<stages>/smem-tma,
+RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements; without p a block has one tile.
+Any extents: copies fill with zeros and stores are clipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple
+
+from emmy.instructions import (
+    Arrive,
+    Assign,
+    Barrier,
+    CommitProducts,
+    CopyTile,
+    DeclareArray,
+    ExpectBytes,
+    FenceAsync,
+    FenceBarriers,
+    FenceProducts,
+    For,
+    If,
+    InitBarrier,
+    MultiplyWarpgroup,
+    NamedBarrier,
+    PrefetchMap,
+    SetRegisters,
+    StoreSharedVector,
+    WaitBarrier,
+    WaitProducts,
+)
+from emmy.ir import dtype as dt
+from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
+from emmy.ir.loop_ir import Load, Value, load_of
+from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel import hopper_maps as maps
+from emmy.lower.tile_to_kernel.finish import finish
+from emmy.lower.tile_to_kernel.hopper_result import Result
+from emmy.lower.tile_to_kernel.scalar import Emitter
+from emmy.lower.tile_to_kernel.staging import counted, products
+
+CHUNK = 8                       # halves that move as one vector
+GROUP, WARPS = 128, 4           # threads and warps that multiply together
+SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
+
+
+class Tiling(NamedTuple):
+    """A row as numbers: groups that multiply; tiles of each by rows, columns of an instruction, tiles by columns; elements of the folded
+    axis a stage; stages; rows of tiles that are taken together; blocks, 0 for one a tile; type of the operands."""
+
+    groups: int
+    rows: int
+    wide: int
+    columns: int
+    depth: int
+    stages: int
+    together: int
+    blocks: int
+    element: DType
+
+    @property
+    def height(self) -> int:
+        return 64 * self.groups * self.rows
+
+    @property
+    def width(self) -> int:
+        return self.wide * self.columns
+
+    @property
+    def threads(self) -> int:
+        return GROUP * (self.groups + 1)
+
+
+def tiling(row: tile.Row) -> Tiling:
+    """The numbers of a row; IRError if it is not one of this form."""
+    work, stage = re.fullmatch(r"g(\d+)x1/ws", row.work), re.fullmatch(r"d(\d+)/smem-tma", row.stage)
+    cover = re.fullmatch(r"wgmma_m64n(\d+)k16_(bf16|f16)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
+    raster = re.fullmatch(r"gm(\d+)(?:/p(\d+))?", row.raster)
+    if not work or not cover or not stage or not raster or row.reduce:
+        raise IRError(f"row {row}: a row of this form is spelled "
+                      "WORK=g2x1/ws,TILE=wgmma_m64n256k16_bf16_f32/f1x1/k64,STAGE=d4/smem-tma,RASTER=gm8/p132")
+    wide, element, rows, columns, depth = cover.groups()
+    out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
+                 dt.named(element))
+    if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % maps.LINE or out.depth > 256 or out.stages < 2:
+        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s, a depth of 64 to 256 in 64s, "
+                      "2 stages or more")
+    return out
+
+
+class Operand:
+    """A load as tiles of one side in a ring in shared memory: lines of 64 elements along the folded axis, or of 64 positions."""
+
+    def __init__(self, scope: Emitter, load: Load, view: maps.View, positions: int, t: Tiling):
+        self.view, self.positions, self.tiling, self.filled = view, positions, t, view.filled(positions)
+        self.box = view.box(self.filled)
+        self.buffer = SharedBuffer(scope.name("tile"), t.element, t.stages * self.slot, 1024)
+        deep = maps.LINE if view.by_depth else t.depth
+        self.map = view.map(scope.name("map"), scope.tensors[load.tensor], deep, self.box)
+
+    @property
+    def slot(self) -> int:
+        """Elements of a stage."""
+        return self.tiling.depth * self.positions
+
+    @property
+    def major(self) -> str:
+        return "k" if self.view.by_depth else "mn"
+
+    def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
+        """Ask for the tile at an element of the folded axis and a position of the side."""
+        lines = range(0, self.tiling.depth, maps.LINE) if self.view.by_depth else (0,)
+        return [CopyTile(self.buffer.name, slot * self.slot + self.place(k, p), self.map.name,
+                         self.view.coordinates(scope, start + k, first + p), barrier, slot)
+                for k in lines for p in range(0, self.filled, self.box)]
+
+    @property
+    def brought(self) -> int:
+        """Bytes that arrive for a stage."""
+        return self.tiling.depth * self.filled * self.buffer.element.bytes
+
+    def clear(self, scope: Emitter, thread: Expr, threads: int) -> None:
+        """Zeros where nothing ever arrives: the positions of a tile that lie behind the end of a short side."""
+        chunks = (self.positions - self.filled) * maps.LINE // CHUNK
+        if not chunks:
+            return
+        parts = self.tiling.stages * self.slot // (self.positions * maps.LINE)      # lines of all positions
+        c, zero = Var(scope.name("c"), dt.i32), scope.name("zero")
+        scope.emit(DeclareArray(zero, self.buffer.element, CHUNK, const(self.buffer.element, 0)))
+        body = scope.child()
+        if self.view.by_depth:
+            at = c // chunks * (self.positions * maps.LINE) + (self.filled * maps.LINE + c % chunks * CHUNK)
+        else:
+            tail = (self.positions - self.filled) * self.tiling.depth // CHUNK
+            at = c // tail * self.slot + (self.filled * self.tiling.depth + c % tail * CHUNK)
+        body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, CHUNK))
+        scope.emit(For(c, thread, int32(parts * chunks), int32(threads), False, tuple(body.body)))
+
+    def place(self, k: int, position: int) -> int:
+        """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of 64 and of a box."""
+        return (k * self.positions if self.view.by_depth else 0) + position * (maps.LINE if self.view.by_depth else self.tiling.depth)
+
+    def at(self, slot: Expr, q: Expr, position: Expr) -> Expr:
+        """Where the q-th 16 elements of the folded axis begin, from a position on."""
+        if self.view.by_depth:
+            return slot * self.slot + (q // 4 * (maps.LINE * self.positions) + q % 4 * 16) + position * maps.LINE
+        return slot * self.slot + q * (16 * maps.LINE) + position * self.tiling.depth
+
+
+class Ring:
+    """Which stage a thread is at, and the parity of its round."""
+
+    def __init__(self, scope: Emitter, stages: int):
+        self.stages, self.slot, self.phase = stages, scope.declare("slot", int32(0)), scope.declare("phase", int32(0))
+
+    def advance(self) -> tuple[Stmt, ...]:
+        turn = Assign(self.slot, int32(0)), Assign(self.phase, self.phase ^ 1)
+        return Assign(self.slot, self.slot + 1), If(self.slot == self.stages, turn)
+
+
+class Multiplication:
+    """The operands of a kernel's products, their barriers and the tiles of its result."""
+
+    def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling):
+        self.kernel, self.schedule, self.tiling = kernel, schedule, t
+        self.products = products(scope, list(kernel.folds), schedule.rows, schedule.columns)
+        self.axis = self.products[0].fold.axis
+        self.steps = -(-kernel.extents[self.axis] // t.depth)
+        self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
+        self.tiles = self.down * self.across * self.extent(schedule.batch)
+        self.grid = min(t.blocks or self.tiles, self.tiles)
+        self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
+        self.operands: dict[tuple[Load, bool], Operand] = {}
+        self.factors = [(self.operand(scope, p.left, True), self.operand(scope, p.right, False)) for p in self.products]
+        self.sums = [scope.name("sum") for _ in self.products]
+
+    def extent(self, axes: tuple[int, ...]) -> int:
+        return prod(self.kernel.extents[a] for a in axes)
+
+    def operand(self, scope: Emitter, value: Value | None, left: bool) -> Operand:
+        load = load_of(value, self.tiling.element) if value is not None else None
+        side = self.schedule.rows if left else self.schedule.columns
+        view = load and maps.operand(scope.tensors[load.tensor], load.point, self.axis, side, self.schedule.batch, self.kernel.extents)
+        if not load or not view:
+            raise IRError(f"{self.kernel.name}: {value} is no operand that a tensor map has as {'rows' if left else 'columns'}")
+        if (load, left) not in self.operands:
+            positions = self.tiling.height if left else self.tiling.width
+            self.operands[load, left] = Operand(scope, load, view, positions, self.tiling)
+        return self.operands[load, left]
+
+    def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
+        """`body` for the first row and column of each tile of this block, at its point of the batch."""
+        number: Var | Block = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else Block(0)
+        inner = scope.child() if self.grid < self.tiles else scope
+        here: Expr = number
+        layer = self.down * self.across
+        if layer < self.tiles:
+            inner.place(self.schedule.batch, inner.whole(inner.let("layer", number // layer)))
+            here = inner.let("t", number % layer)
+        else:
+            inner.place(self.schedule.batch, inner.whole(int32(0)))
+        row, column = self.raster(inner, here)
+        body(inner, inner.let("m", row * self.tiling.height), inner.let("n", column * self.tiling.width))
+        if isinstance(number, Var):
+            scope.emit(For(number, Block(0), int32(self.tiles), int32(self.grid), False, tuple(inner.body)))
+
+    def raster(self, scope: Emitter, number: Expr) -> tuple[Expr, Expr]:
+        """The row and the column of the tile of that number."""
+        together = min(self.tiling.together, self.down)
+        if together == self.down:
+            return number % together, number // together
+        first = scope.let("first", number // (together * self.across) * together)
+        inside = scope.let("inside", number % (together * self.across))
+        height: Expr = int32(together)
+        if self.down % together:
+            height = scope.let("height", Apply("min", (self.down - first, height)))
+        return first + inside % height, inside // height
+
+    def prepare(self, scope: Emitter, stored: tuple[str, ...]) -> None:
+        """Barriers, by one thread, and a meeting of all."""
+        s = Var(scope.name("s"), dt.i32)
+        made = scope.child()
+        name, stages = self.barriers.name, self.tiling.stages
+        made.emit(InitBarrier(name, s, 1), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
+        maps_ = (*(x.map.name for x in self.operands.values()), *stored)
+        first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), FenceBarriers()
+        scope.emit(If(Thread() == 0, first), Barrier())
+
+    def copy(self, scope: Emitter) -> None:
+        """What the thread does that copies."""
+        ring, t = Ring(scope, self.tiling.stages), self.tiling
+        size = sum(x.brought for x in self.operands.values())
+
+        def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
+            step = Var(inner.name("step"), dt.i32)
+            body = inner.child()
+            name = self.barriers.name
+            body.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), ExpectBytes(name, ring.slot, size))
+            start = body.let("k", step * t.depth)
+            for (_, left), x in self.operands.items():
+                body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
+            body.emit(*ring.advance())
+            inner.emit(counted(step, self.steps, body, unroll=False))
+
+        self.each_tile(scope, tile_)
+
+    def multiply(self, scope: Emitter, result: Result) -> None:
+        """What a group does that multiplies."""
+        t = self.tiling
+        for array in self.sums:
+            scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
+        if any(x.filled < x.positions for x in self.operands.values()):
+            for x in self.operands.values():
+                x.clear(scope, Thread() - GROUP, GROUP * t.groups)
+            scope.emit(FenceAsync(), NamedBarrier(int32(t.groups + 1), GROUP * t.groups))
+        ring, before, barriers = Ring(scope, t.stages), scope.declare("before", int32(0)), self.barriers.name
+        leave = Arrive(barriers, before + t.stages)
+
+        def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
+            result.begin(inner, row, column)
+            inner.emit(FenceProducts(tuple(self.sums)))
+            step = Var(inner.name("step"), dt.i32)
+            body = inner.child()
+            body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
+            self.step(body, ring.slot, step, result.group)
+            body.emit(CommitProducts(), WaitProducts(1),
+                      If((result.lane == 0) & (step > 0), (leave,)), Assign(before, ring.slot), *ring.advance())
+            inner.emit(counted(step, self.steps, body, unroll=False), WaitProducts(0, tuple(self.sums)),
+                       If(result.lane == 0, (leave,)))
+            result.store(inner)
+
+        self.each_tile(scope, tile_)
+        result.end(scope)
+
+    def step(self, scope: Emitter, slot: Expr, step: Expr, group: Expr) -> None:
+        """The products of a stage; the first of a tile begin its sums."""
+        t = self.tiling
+        q, i, j = (Var(scope.name(x), dt.i32) for x in "qij")
+        body = scope.child()
+        for array, (left, right) in zip(self.sums, self.factors, strict=True):
+            from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
+            from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
+            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,
+                                        from_right, right.major, (step > 0) | (q > 0), maps.LINE * t.depth))
+        rows, columns = scope.child(), scope.child()
+        columns.emit(counted(j, t.columns, body))
+        rows.emit(counted(i, t.rows, columns))
+        scope.emit(counted(q, t.depth // 16, rows))
+
+
+def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
+    """The Kernel IR of a contraction; IRError where an operand is none that a tensor map has."""
+    if not kernel.folds:
+        raise IRError(f"{kernel.name}: a contraction needs a fold")
+    t = tiling(schedule.row)
+    scope = Emitter(kernel)
+    m = Multiplication(scope, kernel, schedule, t)
+    sums: dict[Value, str] = {p.fold.result(): array for p, array in zip(m.products, m.sums, strict=True)}
+    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, sums)
+    m.prepare(scope, tuple(x.name for x in result.maps))
+    copying, multiplying = scope.child(), scope.child()
+    alone = copying.child()
+    m.copy(alone)
+    copying.emit(If(Thread() == 0, tuple(alone.body)))
+    result.enter(multiplying)
+    m.multiply(multiplying, result)
+    share = SHARE.get(t.groups)
+    give, take = ((SetRegisters(share[0], False),), (SetRegisters(share[1], True),)) if share else ((), ())
+    scope.emit(If(Thread() < GROUP, (*give, *copying.body), (*take, *multiplying.body)))
+    shared = *(x.buffer for x in m.operands.values()), *result.shared, m.barriers
+    return finish(kernel, scope, (m.grid, 1, 1), t.threads, shared, (*(x.map for x in m.operands.values()), *result.maps))

@@ -1,0 +1,36 @@
+"""What a contraction by groups of warps on Hopper does, as the numbers that `extract.cost` prices."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from emmy.ir import tile_ir as tile
+from emmy.lower.tile_to_kernel.hopper import tiling
+from extract.cost import BULK_SHARE, Features
+
+if TYPE_CHECKING:
+    from emmy.tune.features import Census
+
+START_US = 1.7      # barriers, maps, the last boxes
+FILL_US = 8e-6      # a byte of the first stage
+TURN = 2.5          # dependent rounds of loads that the ring takes to turn: from a stage's request to its bytes, and to the next request
+EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
+
+
+def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
+    """The features of the census' contraction under a row of warpgroups."""
+    kernel, t = census.kernel, tiling(schedule.row)
+    m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
+    tiles = ceil(m / t.height) * ceil(n / t.width) * batch
+    folds, rounds = len(kernel.folds), ceil(kernel.extents[kernel.folds[0].axis] / t.depth)
+    k = rounds * t.depth
+    loads = {v for f in kernel.folds for v in census.loads(f.lifts)}
+    left = sum(not census.free[v].isdisjoint(schedule.rows) for v in loads)
+    stage = 2 * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
+    shared = t.stages * 2 * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
+    registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
+    share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
+    work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
+    return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, TURN * rounds / t.stages,
+                    1 + t.rows * t.width / 128, 256, 2 * products, share, tiles * rounds * stage, START_US + FILL_US * stage)
