@@ -52,8 +52,8 @@ class Features(NamedTuple):
 
 
 def seconds_beside(parts: Sequence[Features], again: float, gpu: Hardware) -> float:
-    """The predicted time of one launch of kernels of as many threads.  A kernel whose blocks fill the GPU leaves the others no room: it adds
-    its own time, and one with fewer blocks than the GPU holds the share that it fills."""
+    """The predicted time of one launch of kernels of as many threads.  A kernel whose blocks fill the GPU leaves the others no room: it
+    adds its own time, and one with fewer blocks than the GPU holds the share that it fills."""
     launch = gpu.launch_us * 1e-6
     kept = sum((seconds(f, gpu) - launch) * min(1.0, f.blocks / (gpu.sms * resident(f, gpu))) for f in parts)
     return max(seconds(beside(parts, again), gpu), launch + kept)
