@@ -27,7 +27,8 @@ def command(file: options.File = None, snippet: options.Snippet = None, top: Top
     program = options.program(snippet, file, target, math, "", rules)
     from emmy.tune.choose import alternatives
 
-    found = alternatives(program.loop, program.stretches, program.regions, program.target, program.math, top, extra=program.rules["tile"])
+    found = alternatives(program.loop, program.stretches, program.regions, program.target, program.math, top, extra=program.rules["tile"],
+                         evidence=program.evidence)
     out = options.console(stderr=json is not None and str(json) == "-")
     for n, alternative in enumerate(found, 1):
         kernels, weighed = alternative.choice.program.kernels, alternative.seconds * 1e6

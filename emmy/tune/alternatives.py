@@ -47,8 +47,9 @@ class Ledger:
         self.problem = problem(self.outlined, rows.gpu)
         (self.weighed, self.chosen), = rows.extract(self.outlined, 1, pins)
         if pins:
-            chosen = map(self.best, self.chosen.kernels)
-            rows.found |= rows.pinned({s.identity: s for s in chosen}, pins)
+            chosen = {k.writes: self.best(k) for k in self.chosen.kernels}
+            written = ((s.identity, t) for writes, s in chosen.items() for t in writes)
+            rows.found |= rows.pinned({s.identity: s for s in chosen.values()}, pins, written)
 
     def best(self, kernel: partition.Kernel) -> Scheduled:
         """A kernel with its best row."""

@@ -41,11 +41,12 @@ class Launcher:
         self.known: dict[tuple[str, str], dict[int, Part]] = {}
 
     def launches(self, kernels: Sequence[tile.Kernel], seconds: Sequence[float], waits: Sequence[frozenset[int]],
-                 pins: str = "") -> list[Launch]:
-        """The launches of `kernels`, in order: alone they take so many `seconds`, and each comes after those that it `waits` for."""
+                 pins: str = "", apart: frozenset[int] = frozenset()) -> list[Launch]:
+        """The launches of `kernels`, in order: alone they take so many `seconds`, each comes after those that it `waits` for, and those
+        `apart` share none."""
         if not any(i not in waits[j] for j in range(len(kernels)) for i in range(j)):
             return [Launch((n,), (), s) for n, s in enumerate(seconds)]
-        parts = [self.of_threads(k, pins) for k in kernels]
+        parts = [{} if n in apart else self.of_threads(k, pins) for n, k in enumerate(kernels)]
         admitted = self.admitted(parts)
         found: dict[frozenset[int], Launch] = {}
 

@@ -17,7 +17,9 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.lower import loop_to_tile
+from emmy.tune import pins as pinning
 from emmy.tune.beside import Launch, Launcher
+from emmy.tune.evidence import Evidence
 from emmy.tune.features import Census, features
 from extract import cost, hardware, partition
 
@@ -102,23 +104,23 @@ class Call(NamedTuple):
 
 
 def choose(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region], target: str, math: str = "fast", pins: str = "",
-           extra: Iterable[tuple[str, str]] = ()) -> Choice:
-    """The kernels of least predicted time on the GPU of `target`, for each stretch of `program` with its region, put together in the
-    order of their uses.  `pins` fixes row fields wherever a kernel has such a row; EmmyError if none has.  PLACE=alone among them gives
-    every kernel a launch of its own."""
-    return alternatives(program, stretches, regions, target, math, 1, pins, extra)[0].choice
+           extra: Iterable[tuple[str, str]] = (), evidence: Evidence | None = None) -> Choice:
+    """The kernels of least time on the GPU of `target`, measured (`evidence`) or predicted, for each stretch of `program` with its region,
+    put together in the order of their uses.  `pins` fixes row fields (`emmy.tune.pins`); EmmyError if no kernel has them, or not the one
+    that they are for.  PLACE=alone among them gives every kernel a launch of its own."""
+    return alternatives(program, stretches, regions, target, math, 1, pins, extra, evidence)[0].choice
 
 
 def alternatives(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region], target: str, math: str, count: int,
-                 pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[Alternative, ...]:
+                 pins: str = "", extra: Iterable[tuple[str, str]] = (), evidence: Evidence | None = None) -> tuple[Alternative, ...]:
     """The `count` best programs of different kernels, cheapest first: `choose` takes the first, and its errors and options hold.
 
     Each keeps other tensors in a stretch, and a stretch is the same wherever it is used.  Of a stretch with few tensors they are the best
     that there are, else those that the search met on its way (`extract.partition.ranked`).
     """
-    if (place := tile.parse_row(pins).place) not in ("", ALONE):
+    if (place := tile.parse_row(pinning.parse(pins).everywhere).place) not in ("", ALONE):
         raise EmmyError(f"no kernel can be pinned to PLACE={place}", f"PLACE={ALONE} gives every kernel a launch of its own")
-    rows = Rows(target, math, tuple(extra))
+    rows = Rows(target, math, tuple(extra), evidence)
     best: list[tuple[float, tuple[Extracted, ...]]] = [(0.0, ())]
     wanted = count if count == 1 else 2 * count     # different tensors may be kept by equal kernels
     for stretch, region in zip(stretches, regions, strict=True):
@@ -136,8 +138,8 @@ def alternatives(program: loop.Program, stretches: Sequence[Stretch], regions: S
 class Rows:
     """The cheapest row of each kernel met, by identity: equal kernels, of one region or of several, are scheduled and priced once."""
 
-    def __init__(self, target: str, math: str = "fast", extra: tuple[tuple[str, str], ...] = ()):
-        self.target, self.math, self.extra = target, math, extra
+    def __init__(self, target: str, math: str = "fast", extra: tuple[tuple[str, str], ...] = (), evidence: Evidence | None = None):
+        self.target, self.math, self.extra, self.evidence = target, math, extra, evidence or Evidence()
         self.gpu = hardware.for_target(target)
         self.found: dict[str, Scheduled] = {}
         self.launcher = Launcher(self.gpu, target, math, extra)
@@ -155,13 +157,16 @@ class Rows:
         """The kernels of a partition as launches, and its weight: those that do not wait for each other share one where that saves."""
         calls = [self.call(outlined, kernel) for kernel in solution.kernels]
         alone = [self.found[call.identity].seconds for call in calls]
-        if tile.parse_row(pins).place == ALONE:
+        wanted = pinning.parse(pins)
+        if tile.parse_row(wanted.everywhere).place == ALONE:
             launches = [Launch((n,), (), s) for n, s in enumerate(alone)]
         else:
             writer = {w: n for n, k in enumerate(solution.kernels) for w in k.writes}
             waits = [frozenset(writer[r] for r in k.reads) for k in solution.kernels]
             kernels = [loop_to_tile.called(self.found[c.identity].kernel, c.identity, c.reads, c.outputs) for c in calls]
-            launches = self.launcher.launches(kernels, alone, waits, pins)
+            named = [[*names(self.found[c.identity]), *(t.name for t in c.outputs)] for c in calls]
+            apart = frozenset(n for n, of in enumerate(named) if wanted.at(of)[0])      # what is pinned there is a row of its own
+            launches = self.launcher.launches(kernels, alone, waits, wanted.everywhere, apart)
         order = [n for launch in launches for n in launch.kernels]
         weight = solution.seconds + sum(launch.seconds for launch in launches) - sum(alone)
         return weight, Extracted(outlined, tuple(solution.kernels[n] for n in order), tuple(calls[n] for n in order), tuple(launches))
@@ -175,7 +180,8 @@ class Rows:
         uses = {use.place: (use.names, one) for stretch, one in zip(stretches, picked, strict=True) for use in stretch.uses}
         chosen = {call.identity: self.found[call.identity] for _, (_, one) in sorted(uses.items()) for call in one.calls}
         if pins:
-            chosen = self.pinned(chosen, pins)
+            written = ((call.identity, of.get(t.name, t.name)) for of, one in uses.values() for call in one.calls for t in call.outputs)
+            chosen = self.pinned(chosen, pins, written)
         kernels: list[tile.Kernel] = []
         scheduled: dict[str, Scheduled] = {}
         shared: dict[str, float] = {}
@@ -215,26 +221,47 @@ class Rows:
         return Call(identity, tuple(reads.values()), ordered)
 
     def best(self, kernel: tile.Kernel, pins: str = "") -> Scheduled:
-        """The kernel, named by its identity, with the row of least predicted time; ties go to the first spelling."""
+        """The kernel, named by its identity, with the row of least time; ties go to the first spelling."""
         legal = schedules(kernel, self.target, self.math, pins, self.extra)
         census = Census(kernel)
-        priced = [(cost.seconds(features(census, s), self.gpu), k) for k, s in enumerate(legal)]
-        seconds, k = min(priced)
+        predicted = [(s.row, cost.seconds(features(census, s), self.gpu)) for s in legal]
+        seconds, k = min((seconds, k) for k, seconds in enumerate(self.evidence.prices(kernel.name, predicted)))
         return Scheduled(kernel.replace(schedule=legal[k]), seconds, kernel.name)
 
-    def pinned(self, chosen: dict[str, Scheduled], pins: str) -> dict[str, Scheduled]:
-        """The kernels with the pinned fields in each that has such a row.  EmmyError with the first kernel's reason if none has."""
-        wanted = tile.parse_row(pins)
-        out, problems = {}, []
+    def pinned(self, chosen: dict[str, Scheduled], pins: str, written: Iterable[tuple[str, str]]) -> dict[str, Scheduled]:
+        """The kernels with the pinned fields in each that has such a row, and in each whose site they are pinned at.  EmmyError with the
+        reason if such a kernel has none, or no kernel has what is pinned everywhere, or there is no such site.  `written`: the tensors that
+        kernels write, by identity."""
+        wanted = pinning.parse(pins)
+        named = {identity: names(s) for identity, s in chosen.items()}
+        for identity, tensor in written:
+            named[identity].append(tensor)
+        for site in wanted.sites:
+            if not any(pinning.stands_for(site, name) for those in named.values() for name in those):
+                raise EmmyError(f"knobs: no kernel is at {site!r}", f"the kernels are {', '.join(those[2] for those in named.values())}; "
+                                "name one by the beginning of that, or by the tensor that it writes")
+        out, problems, everywhere = {}, [], tile.parse_row(wanted.everywhere)
         for identity, s in chosen.items():
-            try:
-                out[identity] = self.best(s.kernel.replace(schedule=None), pins)
-            except EmmyError as error:
-                problems.append(error)
-                out[identity] = s
-        if not any(s.kernel.schedule and matches(s.kernel.schedule.row, wanted) for s in out.values()):
+            must, may = wanted.at(named[identity])
+            out[identity] = s
+            for fields in dict.fromkeys((may, must)):
+                try:
+                    if fields:
+                        out[identity] = self.best(s.kernel.replace(schedule=None), fields)
+                    break
+                except EmmyError as error:
+                    if fields == must:
+                        raise
+                    problems.append(error)
+        if problems and not any(s.kernel.schedule and matches(s.kernel.schedule.row, everywhere) for s in out.values()):
             raise problems[0]
         return out
+
+
+def names(s: Scheduled) -> list[str]:
+    """What a kernel can be named by: its identity, its form, and its name, which is both."""
+    assert s.kernel.schedule is not None
+    return [s.identity, s.kernel.schedule.form, f"{s.kernel.schedule.form}_{s.identity}"]
 
 
 def placed(best: Scheduled, launch: Launch, number: int) -> Scheduled:
