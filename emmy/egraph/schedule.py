@@ -17,7 +17,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel.fold import held_loads
-from emmy.lower.tile_to_kernel.scalar import stride, vectorises
+from emmy.lower.tile_to_kernel.address import stride, vectorises
 
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
             "FitsRegisters": "more registers than the register file holds",
@@ -138,7 +138,7 @@ def load_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
     for v, name in number.items():
         out.append(f'(set (LoadAxes "{name}") {axes(free[v])})')
         for a in sorted(free[v]):
-            if kernel.extents[a] > 1 and stride(tensors[v.tensor], v.point, a) == 1:
+            if kernel.extents[a] > 1 and stride(kernel, v, a) == 1:
                 out.append(f'(Contiguous "{name}" {a})')
                 staged.setdefault(a, []).extend([v.element.bytes] * (last in free[v]))
     out += [f"(StagedBytes {a} {sum(sizes)} {sum(max(n, 4) for n in sizes)})" for a, sizes in staged.items()]
@@ -173,7 +173,7 @@ def in_runs(kernel: tile.Kernel, v: Value) -> bool:
     tensor = next((t for t in kernel.tensors if load and t.name == load.tensor), None)
     if load is None or tensor is None:
         return False
-    return any(n % 8 == 0 and vectorises(tensor, load.point, a, 8) for a, n in kernel.extents.items())
+    return any(n % 8 == 0 and vectorises(kernel, load, a, 8) for a, n in kernel.extents.items())
 
 
 def axes(of: Iterable[int]) -> str:

@@ -13,7 +13,7 @@ from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
-from emmy.lower.tile_to_kernel.scalar import stride
+from emmy.lower.tile_to_kernel.address import stride, vectorises
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -53,13 +53,15 @@ class Census:
 
     @cache  # noqa: B019
     def stride(self, load: loop.Load, axis: int) -> int | None:
-        return stride(self.tensors[load.tensor], load.point, axis)
+        return stride(self.kernel, load, axis)
 
     def sectors(self, load: loop.Load, lane: int, width: int) -> float:
         """Bytes that one element of a load moves when neighbouring threads are neighbours along axis `lane`."""
         step, size = self.stride(load, lane), self.tensors[load.tensor].element.bytes
         if step == 0:
             return size / 8
+        if width > 1 and vectorises(self.kernel, load, lane, width):
+            return size
         return size if step is not None and abs(step) <= max(width, 1) else min(SECTOR, size * abs(step or SECTOR))
 
     @cache  # noqa: B019
@@ -126,6 +128,8 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
         loads += [(v, census.size(census.free[v] | set(outer) | {f.axis})) for v in census.loads(f.lifts)]
         steps += census.size((f.span | {f.axis}) - set(outer)) / 4
     lane = outer[-1] if outer else -1
+    across = kernel.extents[lane] % width != 0 if outer else False      # runs go on across the innermost axis, and each element finds its point
+    work += 6 * elements * (len(outer) - 1) if across else 0
     l1 = sum(n * census.sectors(v, lane, width) for v, n in loads)
     blocks = ceil(elements / width / schedule.row.threads)
     strided = sum(n * census.sectors(v, lane, width) for v, n in loads if census.stride(v, lane) not in (0, 1))

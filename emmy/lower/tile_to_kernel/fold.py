@@ -28,7 +28,8 @@ from emmy.ir.operators import MONOIDS
 from emmy.lower.tensor_to_loop import rename
 from emmy.lower.tile_to_kernel.finish import finish, store_run
 from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
-from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, vectorises
+from emmy.lower.tile_to_kernel.address import vectorises
+from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 
@@ -88,7 +89,7 @@ class Held:
         found: dict[loop.Load, str] = {}
         for v in loads_along(roots, axis):
             key = at_position(v, axis), number
-            if key[0] not in self.loads or not (width == 1 or vectorises(body.tensors[v.tensor], v.point, axis, width)):
+            if key[0] not in self.loads or not (width == 1 or vectorises(body.kernel, v, axis, width)):
                 continue
             if key not in self.arrays:
                 self.arrays[key] = scope.name("x")

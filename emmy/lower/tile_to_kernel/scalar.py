@@ -25,6 +25,7 @@ from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, c
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
+from emmy.lower.tile_to_kernel.address import offset, vectorises
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
@@ -100,7 +101,7 @@ class Emitter:
 
     def offset(self, tensor: str, point: tuple[Ix, ...]) -> Expr:
         """The row-major offset of a point of a tensor."""
-        return self.index(ix.flatten(point, self.tensors[tensor].shape))
+        return self.index(offset(self.kernel, tensor, point))
 
     def output_offset(self) -> Expr:
         """The offset of the current output point."""
@@ -198,7 +199,7 @@ class Emitter:
         for v in loop.walk(tuple(roots)):
             if not isinstance(v, loop.Load) or v in self.values or v in known or self.guard is not None:
                 continue
-            if vectorises(self.tensors[v.tensor], v.point, axis, width):
+            if vectorises(self.kernel, v, axis, width):
                 first = self.child()
                 first.axes[axis] = start
                 offset = first.offset(v.tensor, v.point)
@@ -225,31 +226,3 @@ def neutral(fold: tile.Fold) -> tuple[Expr, ...]:
         return found
     dtype = fold.lifts[0].dtype
     return (const(dtype, unit(fold.recipe, dtype)),)
-
-
-def affine(x: Ix) -> tuple[dict[Ix, int], int]:
-    """`x` as (coefficient of each leaf, constant); quotients and remainders count as leaves."""
-    match x:
-        case ix.IxConst(n): return {}, n
-        case ix.IxAdd(a, b):
-            (left, m), (right, n) = affine(a), affine(b)
-            return {k: left.get(k, 0) + right.get(k, 0) for k in {**left, **right}}, m + n
-        case ix.IxMul(a, n):
-            inner, m = affine(a)
-            return {k: c * n for k, c in inner.items()}, m * n
-    return {x: 1}, 0
-
-
-def stride(tensor: tile.Tensor, point: tuple[Ix, ...], axis: int) -> int | None:
-    """How far apart in memory `point` lies for neighbours along `axis`; None where that varies."""
-    terms, _ = affine(ix.flatten(point, tensor.shape))
-    if any(axis in loop.axes_of(leaf) for leaf in terms if leaf is not Ax(axis) and not isinstance(leaf, Ax)):
-        return None
-    return terms.get(Ax(axis), 0)
-
-
-def vectorises(tensor: tile.Tensor, point: tuple[Ix, ...], axis: int, width: int) -> bool:
-    """Whether `width` neighbours along `axis` are one aligned run, for every setting of the other axes."""
-    terms, constant = affine(ix.flatten(point, tensor.shape))
-    aligned = constant % width == 0 and all(c % width == 0 for leaf, c in terms.items() if leaf is not Ax(axis))
-    return width > 1 and aligned and stride(tensor, point, axis) == 1

@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from emmy.instructions.global_memory import LoadGlobalVector
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
 from emmy.ir.index import Ax
+from emmy.ir.kernel_ir import walk
 from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel import elementwise, fold
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors, total
@@ -35,6 +39,17 @@ def test_map(width: int, n: int) -> None:
     check(over_rows(op("exp", load(t, "x", 0, 1)), (1, 0), n), "map", "WORK=t64,TILE=v1", (), np.exp(x).T)
     check(over_rows(total(1, load(t, "x", 0, 1)), (0,), n), "map", "WORK=t64,TILE=v1", (), x.sum(1))
     check(over_rows(loop.Scan("add", 1, Ax(2), load(t, "x", 0, 1)), (0, 2), n), "map", "WORK=t64,TILE=v1", (), x.cumsum(1))
+
+
+@pytest.mark.parametrize("element, width", [(dt.f32, 4), (dt.bf16, 8)])
+def test_a_map_whose_runs_go_on_across_lines(element: DType, width: int) -> None:
+    """37 columns: runs of x and y are vectors, b is read element by element."""
+    t = tensors(element, x=(8, 37), b=(37,), y=(8, 37))
+    k = kernel(op("add", op("mul", load(t, "x", 0, 1), load(t, "b", 1)), load(t, "y", 0, 1)), (0, 1), {0: 8, 1: 37}, t)
+    made = elementwise.lower(k, schedule("map", f"WORK=t64,TILE=v{width}", (), ()))
+    assert sum(isinstance(s, LoadGlobalVector) for s in walk(made.body)) == 2
+    x, b, y = (random(k)[n].astype(np.float64) for n in "xby")
+    np.testing.assert_allclose(run(k, made, random(k)), x * b + y, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("row, n", FOLDS)
