@@ -16,7 +16,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
-from emmy.lower.tile_to_kernel.fold import held_loads
+from emmy.lower.tile_to_kernel.held import kept
 from emmy.lower.tile_to_kernel.address import stride, vectorises
 
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
@@ -107,7 +107,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (FoldCount) {len(kernel.folds)})",
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
-            f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
+            f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
     out += load_facts(kernel, free)
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})

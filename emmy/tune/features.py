@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cache, cached_property
 from math import ceil, prod
 
@@ -12,7 +12,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.cross import rounds
-from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
+from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.address import stride, vectorises
 from extract.cost import Features
 
@@ -65,13 +65,24 @@ class Census:
         return size if step is not None and abs(step) <= max(width, 1) else min(SECTOR, size * abs(step or SECTOR))
 
     @cache  # noqa: B019
-    def position(self, load: Value, axis: int) -> Value:
-        return at_position(load, axis)
+    def position(self, value: Value, axis: int) -> Value:
+        return at_position(value, axis)
 
     @cache  # noqa: B019
-    def held(self, columns: tuple[int, ...]) -> frozenset[Value]:
-        """The loads that a row in registers makes once, by position."""
-        return frozenset(held_loads(self.kernel, columns))
+    def kept(self, columns: tuple[int, ...]) -> Kept:
+        """What a row in registers computes once, by position."""
+        return kept(self.kernel, columns)
+
+    def asked(self, roots: tuple[Value, ...], axis: int, known: Container[Value]) -> list[Value]:
+        """The values that computing `roots` asks for, those at a `known` position of `axis` being there already."""
+        seen: dict[Value, None] = {}
+        stack = list(roots)
+        while stack:
+            v = stack.pop()
+            if v not in seen and not (known and axis in self.free[v] and self.position(v, axis) in known):
+                seen[v] = None
+                stack.extend(v.operands)
+        return list(seen)
 
     @cached_property
     def levels(self) -> list[list[tile.Fold]]:
@@ -154,40 +165,45 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     kernel, row, width = census.kernel, schedule.row, _width(schedule.row)
     team = 32 if row.reduce == "warp" else row.threads
     rows = census.size(schedule.rows)
-    held = census.held(schedule.columns) if row.stage == "reg" else frozenset()
+    held = census.kept(schedule.columns) if row.stage == "reg" else Kept({})
     column = schedule.columns[-1] if schedule.columns else -1
-    work = census.slots((kernel.result,), *kernel.outer) + census.size(kernel.outer) * 2 / width
-    l1 = reread = 0.0
-    for v in census.loads((kernel.result,)):
-        n = census.size(census.free[v] | set(schedule.rows)) * census.sectors(v, column, width)
-        if census.position(v, column) not in held:
-            l1 += n
-            reread += n if census.position(v, column) in census.held(schedule.columns) else 0
-    steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held else 0.0
-    joins = 0.0
-    seen: set[Value] = set()
+    work = census.size(kernel.outer) * 2 / width
+    l1 = reread = joins = 0.0
+    steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held.stages else 0.0
+    met: set[Value] = set()
+    known: set[Value] = set()
+    together = {f for level in census.levels for f in level}
+    alone = [(f.lifts, -1, f.axis) for f in kernel.folds if f not in together]
+    stages = [alone, *([(f.lifts, f.axis, f.axis) for f in level] for level in census.levels), [((kernel.result,), column, *kernel.outer)]]
+    for stage in stages:
+        found: set[Value] = set()
+        for roots, axis, *scope in stage:
+            for v in census.asked(roots, axis, known):
+                work += slots(v) * census.size(census.free[v] | {*schedule.rows, *scope})
+                found.add(census.position(v, axis))
+                if isinstance(v, loop.Load):
+                    over = {axis} & set(kernel.extents) if stage is not stages[-1] else set[int]()
+                    moved = census.size(census.free[v] | {*schedule.rows} | over) * census.sectors(v, axis, width)
+                    l1 += moved
+                    reread += moved if census.position(v, axis) in met else 0
+        met |= found
+        known |= held.stages.keys() & met
     for level in census.levels:
-        steps += max(1 if held else ceil(kernel.extents[f.axis] / (team * width)) for f in level)
-        idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0) if level else 0.0   # lanes with no run
+        steps += max((1 if held.stages else ceil(kernel.extents[f.axis] / (team * width)) for f in level), default=0)
+        idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0)    # lanes with no run
         joins += len(level) * (0.5 if row.reduce == "warp" else 1.5 + idle)
     for f in kernel.folds:
         nested = not f.span <= set(kernel.outer)
         merges = (5 + (team // 32 - 1).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
-        work += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + team * rows * merges * len(f.state)
-        for v in census.loads(f.lifts):
-            n = census.size(census.free[v] | set(schedule.rows) | {f.axis}) * census.sectors(v, -1 if nested else f.axis, width)
-            again = census.position(v, f.axis) in seen
-            seen.add(census.position(v, f.axis))
-            l1 += 0 if again and held else n
-            reread += n if again and not held else 0
+        work += fold_slots(census, f) + team * rows * merges * len(f.state)
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     per_block = row.threads // 32 if row.reduce == "warp" else 1
     blocks = ceil(rows / per_block)
     runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
-    registers = 24 + 2 * width + (len(held) * runs * width if held else 0)
+    registers = 24 + 2 * width + held.most * runs * width
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,
-                    steps, joins, in_flight(census, width) * (min(runs, 4) if held else 1))
+                    steps, joins, in_flight(census, width) * (min(runs, 4) if held.stages else 1))
 
 
 def _transpose(census: Census, schedule: tile.Schedule) -> Features:

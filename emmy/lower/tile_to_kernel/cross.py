@@ -27,7 +27,8 @@ from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer,
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.finish import finish, store_run
-from emmy.lower.tile_to_kernel.fold import by_extent, levels
+from emmy.lower.tile_to_kernel.fold import by_extent
+from emmy.lower.tile_to_kernel.held import levels
 from emmy.lower.tile_to_kernel.register_tile import parts
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, neutral
 from emmy.lower.tile_to_kernel.staging import both, counted, under
@@ -52,7 +53,7 @@ class Run:
         """Make what is known at neighbour `lane` the values of a scope."""
         scope.values.update((v, Element(array, v.dtype, lane)) for v, array in self.held.items())
 
-    def at(self, scope: Emitter, lane: Expr, arrays: dict[loop.Load, str]) -> Emitter:
+    def at(self, scope: Emitter, lane: Expr, arrays: dict[Value, str]) -> Emitter:
         """A scope for neighbour `lane`, `arrays` being what `load_vectors` has read."""
         inner = scope.neighbour(self.axis, self.start, lane, arrays)
         self.bind(inner, lane)

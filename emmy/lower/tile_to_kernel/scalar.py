@@ -8,7 +8,7 @@ before the loop over it is opened, so every subterm sits at the outermost loop i
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from itertools import count
 from math import gcd
 
@@ -192,12 +192,18 @@ class Emitter:
 
     # -- vectors ------------------------------------------------------------------------------------------------
     def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int,
-                     known: Container[loop.Load] = ()) -> dict[loop.Load, str]:
-        """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load below `roots` (but those `known`)
-        for which they are one aligned run: the register array that holds each, in its compute dtype."""
-        arrays: dict[loop.Load, str] = {}
+                     known: Container[Value] = ()) -> dict[Value, str]:
+        """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load that computing `roots` asks for,
+        some values being `known`, and for which they are one aligned run: the register array that holds each, in its compute dtype."""
+        arrays: dict[Value, str] = {}
+        asked, stack = set[Value](), list(roots)
+        while stack:
+            v = stack.pop()
+            if v not in asked and v not in self.values and v not in known:
+                asked.add(v)
+                stack.extend(v.operands)
         for v in loop.walk(tuple(roots)):
-            if not isinstance(v, loop.Load) or v in self.values or v in known or self.guard is not None:
+            if not isinstance(v, loop.Load) or v not in asked or self.guard is not None:
                 continue
             if vectorises(self.kernel, v, axis, width):
                 first = self.child()
@@ -210,12 +216,11 @@ class Emitter:
                     self.emit(LoadGlobalVector(arrays[v], k, v.tensor, offset + k, step))
         return arrays
 
-    def neighbour(self, axis: int, start: Expr, lane: Expr, arrays: dict[loop.Load, str]) -> Emitter:
-        """A scope for the neighbour `lane` of a run that `load_vectors` has read."""
+    def neighbour(self, axis: int, start: Expr, lane: Expr, arrays: Mapping[Value, str]) -> Emitter:
+        """A scope for the neighbour `lane` of a run whose values `arrays` hold, as `load_vectors` has read them."""
         inner = self.child()
         inner.axes[axis] = start + lane
-        for load, array in arrays.items():
-            inner.values[load] = Element(array, load.element.compute, lane)
+        inner.values.update((v, Element(array, v.dtype, lane)) for v, array in arrays.items())
         return inner
 
 
