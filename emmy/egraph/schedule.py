@@ -16,8 +16,8 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
-from emmy.lower.tile_to_kernel.held import kept
 from emmy.lower.tile_to_kernel.address import stride, vectorises
+from emmy.lower.tile_to_kernel.held import kept
 
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
             "FitsRegisters": "more registers than the register file holds",
@@ -94,7 +94,7 @@ def why_not(read: _Reader, wanted: tile.Row, legal: Iterable[tile.Schedule]) -> 
 # -- a kernel as facts ----------------------------------------------------------------------------------------------
 def facts(kernel: tile.Kernel) -> list[str]:
     """The fold tree as the facts that rules/tile/syntax.egg declares."""
-    free = tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result))
+    free = tile.free_axes(kernel.roots)
     outs = frozenset(kernel.outer)
     last = kernel.axes[-1] if kernel.axes else (-1, 1)
     top = [f.name for f in kernel.folds if f.span <= outs]
@@ -102,7 +102,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})",
-            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {kernel.output.element.bytes})",
+            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
+            f"(set (OutputCount) {len(kernel.outputs)})",
             f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
@@ -218,7 +219,8 @@ class _Reader:
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "FoldRow":
             how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
-            return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how, "reg" if runs else "")
+            work = f"w{threads // 32}" if how.startswith("warp") else f"t{threads}"
+            return tile.Row(work, _width(width), how, "reg" if runs else "")
         if name == "TransposeRow":
             threads, rows, columns = map(number, args)
             return tile.Row(f"t{threads}", f"{rows}x{columns}", "", "smem")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def assemble(program: Program) -> Plan:
     """The plan: buffers, launches in order (none for an empty output), and the CUDA text."""
     captured, choice = program.captured, program.choice
-    produced = {k.output.name: k for k in choice.program.kernels}
+    produced = [t for k in choice.program.kernels for t in k.outputs]
     results = tuple(tensor for _, tensor in choice.program.outputs)
     buffers: list[Buffer] = []
     read = {i.name: i for i in program.tensor.inputs}
@@ -25,9 +25,9 @@ def assemble(program: Program) -> Plan:
                 buffers.append(Buffer(name, read[name].element, read[name].dims, role))    # type: ignore[arg-type]
             elif role == "input":
                 buffers.append(unread(name, program))
-    for name, kernel in produced.items():
-        kind: Role = "output" if name in results else "workspace"
-        buffers.append(Buffer(name, kernel.output.element, kernel.output.shape, kind))
+    for t in produced:
+        kind: Role = "output" if t.name in results else "workspace"
+        buffers.append(Buffer(t.name, t.element, t.shape, kind))
     functions = {kernel.name: kernel for kernel in program.kernels}
     launches = tuple(launch(functions[k.name], k, program) for k in choice.program.kernels if k.name in functions)
     name = "_".join(dict.fromkeys(choice.scheduled)) or "empty"
@@ -48,6 +48,6 @@ def launch(kernel: object, tiled: tile.Kernel, program: Program) -> Launch:
 
     assert isinstance(kernel, Kernel) and tiled.schedule is not None
     scheduled = program.choice.scheduled[tiled.name]
-    arguments = tuple(t.name for t in (*tiled.tensors, tiled.output))
+    arguments = tuple(t.name for t in (*tiled.tensors, *tiled.outputs))
     return Launch(kernel.name, arguments, kernel.grid, kernel.block, kernel.dynamic_shared_bytes, scheduled.identity,
                   str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6)

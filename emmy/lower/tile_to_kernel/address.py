@@ -19,13 +19,13 @@ UNBOUNDED = 1 << 62         # what a value that is used as an index is below
 @lru_cache(maxsize=1 << 14)
 def offset(kernel: tile.Kernel, tensor: str, point: tuple[Ix, ...]) -> Ix:
     """The row-major offset of a point of a tensor of `kernel`."""
-    shape = next(t.shape for t in (*kernel.tensors, kernel.output) if t.name == tensor)
+    shape = next(t.shape for t in (*kernel.tensors, *kernel.outputs) if t.name == tensor)
     return normal(ix.flatten(point, shape), kernel.extents)
 
 
 def lies_as_output(kernel: tile.Kernel, load: loop.Load) -> bool:
-    """Whether a load of `kernel` is made where the output is written: at the same offset, for every point."""
-    return offset(kernel, load.tensor, load.point) is offset(kernel, kernel.output.name, tuple(map(Ax, kernel.outer)))
+    """Whether a load of `kernel` is made where the outputs are written: at the same offset, for every point."""
+    return offset(kernel, load.tensor, load.point) is offset(kernel, kernel.outputs[0].name, tuple(map(Ax, kernel.outer)))
 
 
 def normal(x: Ix, extents: dict[int, int]) -> Ix:

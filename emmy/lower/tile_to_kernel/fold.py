@@ -5,7 +5,8 @@ A level is the folds that read only results of earlier levels; those of one leve
 loop.  Each thread folds a strided part; lanes join by shuffles, warps through shared memory, by the fold's own merge.
 With STAGE=reg every stage walks the same positions, and what one computes and a later one asks for is kept in registers.
 
-Row: WORK=t<threads>,TILE=v<width>,REDUCE=coop or WORK=w<warps>,TILE=v<width>,REDUCE=warp, each with or without STAGE=reg.
+Row: WORK=t<threads>,TILE=v<width>,REDUCE=coop or WORK=w<warps>,TILE=v<width>,REDUCE=warp, each with or without STAGE=reg; there,
+REDUCE=coop/apart or warp/apart takes softmax folds apart (`untwist`).
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from typing import NamedTuple
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For, If
-from emmy.instructions.global_memory import StoreGlobal
 from emmy.instructions.registers import SetElement
 from emmy.instructions.shared_memory import LoadShared, StoreShared
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Block, Expr, Kernel, SharedBuffer, Thread, Var, const
 from emmy.ir.operators import MONOIDS
-from emmy.lower.tile_to_kernel.finish import finish, store_run
+from emmy.lower.tile_to_kernel.finish import finish, put, store_run
 from emmy.lower.tile_to_kernel.held import Held, levels
 from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.twist import RECIPES
+from emmy.lower.tile_to_kernel.untwist import untwisted
 
 
 class Team(NamedTuple):
@@ -45,12 +46,14 @@ class Team(NamedTuple):
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of a fold-then-map over rows."""
     row, extents = schedule.row, kernel.extents
+    how, _, apart = row.reduce.partition("/")
+    kernel = untwisted(kernel) if apart else kernel
     threads, width = row.threads, int(row.tile.removeprefix("v") or 1)
     rows = prod(extents[a] for a in schedule.rows)
     outer = Emitter(kernel)
     shared: list[SharedBuffer] = []
     held = Held(kernel, schedule.columns) if row.stage == "reg" else None
-    if row.reduce == "warp":
+    if how == "warp":
         warps = threads // WARP
         team = Team(outer.let("lane", Thread() % WARP), WARP, width, held)
         position = outer.let("row", outer.whole(Block(0) * warps + Thread() // WARP))
@@ -147,22 +150,21 @@ def join_warps(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lane: Ex
 
 
 def write(scope: Emitter, columns: tuple[int, ...], team: Team) -> None:
-    """Store the result at every point of the columns, the threads striding over them; or once, where there are none."""
+    """Store the results at every point of the columns, the threads striding over them; or once, where there are none."""
     kernel = scope.kernel
     if not columns:
         once = scope.child()
-        value = scope.value(kernel.result)
-        once.emit(StoreGlobal(kernel.output.name, once.output_offset(), value))
+        put(once, tuple(map(scope.value, kernel.results)))
         scope.emit(If(team.lane == 0, tuple(once.body)))
         return
     *rest, last = columns
     extents = kernel.extents
     neighbours = last == kernel.outer[-1] or team.held is not None      # what is held was read in runs of this width
     width = team.width if extents[last] % team.width == 0 and neighbours else 1
-    scope.hoist([kernel.result], *columns)
+    scope.hoist(kernel.results, *columns)
     if not rest:
         def step(body: Emitter, start: Expr, number: int) -> None:
-            known = team.held.run(scope, body, (kernel.result,), last, start, width, number)[0] if team.held else {}
+            known = team.held.run(scope, body, kernel.results, last, start, width, number)[0] if team.held else {}
             store_run(body, last, start, width, arrays=known)
 
         along(scope, extents[last], const(scope.integer, extents[last]), team._replace(width=width), step)

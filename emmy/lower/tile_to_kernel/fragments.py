@@ -20,8 +20,8 @@ from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Element, Expr, SharedBuffer, Thread, Var, int32
 from emmy.ir.loop_ir import Value, load_of
-from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.address import vectorises
+from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Side, Strip, both, counted, under
 

@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 def kept(kernel: tile.Kernel, columns: tuple[int, ...]) -> Kept:
     """What the stages of `kernel` have in common where the result is written along `columns`."""
     stages = [[(f.lifts, f.axis) for f in level] for level in levels(kernel)]
-    stages += [[((kernel.result,), a) for a in columns]]
+    stages += [[(kernel.results, a) for a in columns]]
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for t, stage in enumerate(stages):
