@@ -17,7 +17,8 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel.address import stride, vectorises
-from emmy.lower.tile_to_kernel.held import kept
+from emmy.lower.tile_to_kernel.held import kept, levels
+from emmy.lower.tile_to_kernel.staged_rows import row_tensors
 
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
             "FitsRegisters": "more registers than the register file holds",
@@ -26,7 +27,7 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
          "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -62,6 +63,7 @@ def options(pins: tile.Row) -> list[str]:
     out += [f"(WidthOption {v})" for v in re.findall(r"^v(\d+)$", pins.tile)]
     row = f"{pins.work} {pins.tile}"
     out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
+    out += [f"(StagedRowsOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     out += [f"(CrossOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
     cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
@@ -109,7 +111,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
-    out += load_facts(kernel, free)
+    out += load_facts(kernel, free) + row_facts(kernel, tuple(sorted(span)), tuple(sorted(outs - span)))
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
@@ -144,6 +146,24 @@ def load_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
                 staged.setdefault(a, []).extend([v.element.bytes] * (last in free[v]))
     out += [f"(StagedBytes {a} {sum(sizes)} {sum(max(n, 4) for n in sizes)})" for a, sizes in staged.items()]
     return out + [f'(Lifted "{f.name}" "{number[v]}")' for f in kernel.folds for v in loop.walk(f.lifts) if isinstance(v, loop.Load)]
+
+
+def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[str]:
+    """What a block would bring to shared memory of tensors that lie row by row, where every fold and the writing walk rows of one length."""
+    tops = [f for level in levels(kernel) for f in level]
+    lengths = {kernel.extents[f.axis] for f in tops} | {kernel.extents[a] for a in columns}
+    if not tops or len(lengths) != 1 or len(columns) > 1 or columns != kernel.outer[len(rows):] or any(f.kind == "scan" for f in kernel.folds):
+        return []
+    held = list({v.tensor: v.element.bytes for v, _ in row_tensors(kernel, rows, columns)}.values())
+    free, added = list(held), 0
+    for t in kernel.outputs if columns else ():     # a result takes the place of a tensor as wide
+        if t.element.bytes in free:
+            free.remove(t.element.bytes)
+        else:
+            added += t.element.bytes
+    narrowest = min((*held, *(t.element.bytes for t in kernel.outputs if columns)), default=0)
+    count = prod(kernel.extents[a] for a in rows)
+    return [f"(RowsInMemory {count} {max(lengths)} {sum(held) + added} {16 // narrowest})"] if held else []
 
 
 def factors(v: Value) -> tuple[Value, ...]:
@@ -221,6 +241,9 @@ class _Reader:
             how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
             work = f"w{threads // 32}" if how.startswith("warp") else f"t{threads}"
             return tile.Row(work, _width(width), how, "reg" if runs else "")
+        if name == "StagedRow":
+            rows, lanes, width = map(number, args)
+            return tile.Row(f"t{rows}x{lanes}", _width(width), "coop", "smem")
         if name == "TransposeRow":
             threads, rows, columns = map(number, args)
             return tile.Row(f"t{threads}", f"{rows}x{columns}", "", "smem")

@@ -15,6 +15,7 @@ from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.untwist import untwisted
+from emmy.tune.features_rows import staged_rows
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -105,6 +106,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' kernel under `schedule`; none where its outputs are empty, for it is never launched."""
     if not prod(census.kernel.shape):
         return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
+    if schedule.form == "fold" and schedule.row.stage == "smem":
+        return staged_rows(census, schedule)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
 
@@ -198,8 +201,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
                     reread += moved if census.position(v, axis) in met else 0
         met |= found
         known |= held.stages.keys() & met
-    for level in census.levels:
-        steps += max((1 if held.stages else ceil(kernel.extents[f.axis] / (team * width)) for f in level), default=0)
+    for k, level in enumerate(census.levels):
+        steps += (k == 0) if held.stages else max(ceil(kernel.extents[f.axis] / (team * width)) for f in level)
         idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0)    # lanes with no run
         joins += len(level) * (0.5 if how == "warp" else 1.5 + idle)
     for f in kernel.folds:

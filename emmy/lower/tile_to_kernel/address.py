@@ -28,6 +28,13 @@ def lies_as_output(kernel: tile.Kernel, load: loop.Load) -> bool:
     return offset(kernel, load.tensor, load.point) is offset(kernel, kernel.outputs[0].name, tuple(map(Ax, kernel.outer)))
 
 
+def lies_in_rows(kernel: tile.Kernel, load: loop.Load, rows: tuple[int, ...], axis: int) -> bool:
+    """Whether a load of `kernel` along `axis` lies as a tensor of rows, one for each point of `rows`, each as long as the axis."""
+    axes = *(a for a in kernel.outer if a in rows), axis
+    place = normal(ix.flatten(tuple(map(Ax, axes)), tuple(kernel.extents[a] for a in axes)), kernel.extents)
+    return offset(kernel, load.tensor, load.point) is place
+
+
 def normal(x: Ix, extents: dict[int, int]) -> Ix:
     """An equal term, in normal form unless that divides what may be negative, which machines round to zero."""
     def extent(leaf: Ix) -> int:

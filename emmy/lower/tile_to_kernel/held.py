@@ -115,7 +115,7 @@ class Held:
                 fresh[v] = scope.name("x")
                 scope.emit(DeclareArray(fresh[v], v.dtype, width, None))
         self.arrays |= {(at_position(v, axis), number): array for v, array in fresh.items()}
-        for v in [v for v in fresh if isinstance(v, loop.Load) and (width == 1 or vectorises(body.kernel, v, axis, width))]:
+        for v in [v for v in fresh if isinstance(v, loop.Load) and v not in body.places and (width == 1 or vectorises(body.kernel, v, axis, width))]:
             known[v] = fresh.pop(v)
             first = body.child()
             first.axes[axis] = start

@@ -15,6 +15,7 @@ from math import gcd
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
 from emmy.instructions.registers import Assign, Declare, DeclareArray, Let
+from emmy.instructions.shared_memory import LoadShared
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
@@ -44,6 +45,8 @@ class Emitter:
         self.free: dict[Value, frozenset[int]] = parent.free if parent else tile.free_axes(kernel.roots)
         self.uses: Counter[Value] = parent.uses if parent else Counter((*(x for v in self.free for x in v.operands), *kernel.results))
         self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
+        # loads that are in shared memory: the buffer, where it begins, and the axis along which the load lies there
+        self.places: dict[Value, tuple[str, Expr, int]] = parent.places if parent else {}
         sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
         self.integer: DType = dt.i64 if max(sizes, default=0) >= 1 << 31 else dt.i32
 
@@ -115,6 +118,11 @@ class Emitter:
 
     def _build(self, v: Value) -> Expr:
         match v:
+            case loop.Load(_, element, _) if v in self.places:
+                buffer, begin, axis = self.places[v]
+                var = Var(self.name("x"), element.compute)
+                self.emit(LoadShared(var, buffer, begin + self.axes[axis]))
+                return var
             case loop.Load(name, element, point):
                 var = Var(self.name("x"), element.compute)
                 offset = self.offset(name, point)
@@ -202,7 +210,7 @@ class Emitter:
                 asked.add(v)
                 stack.extend(v.operands)
         for v in loop.walk(tuple(roots)):
-            if not isinstance(v, loop.Load) or v not in asked or self.guard is not None:
+            if not isinstance(v, loop.Load) or v not in asked or v in self.places or self.guard is not None:
                 continue
             if vectorises(self.kernel, v, axis, width):
                 first = self.child()

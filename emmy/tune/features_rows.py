@@ -1,0 +1,54 @@
+"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`)."""
+
+from __future__ import annotations
+
+import re
+from math import ceil
+from typing import TYPE_CHECKING
+
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
+from extract.cost import Features
+
+if TYPE_CHECKING:
+    from emmy.tune.features import Census
+
+
+def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
+    """What a kernel does whose blocks hold whole rows in shared memory, its softmax folds taken apart."""
+    from emmy.tune.features import fold_slots, slots
+
+    census = census.untwisted
+    kernel = census.kernel
+    rows, lanes = map(int, re.findall(r"\d+", schedule.row.work))
+    length = kernel.extents[census.levels[0][0].axis]
+    passes, count = ceil(length / lanes), census.size(schedule.rows)
+    kept = census.kept(schedule.columns) if passes <= HELD else None
+    held = {v for v, _ in row_tensors(kernel, schedule.rows, schedule.columns)}
+    bytes_ = sum({v.tensor: v.element.bytes for v in held}.values())
+    work = shared = l1 = joins = 0.0
+    known: set[loop.Value] = set()
+    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, a)] for a in schedule.columns]
+    for stage in stages:
+        found: set[loop.Value] = set()
+        for roots, axis in stage:
+            for v in census.asked(roots, axis, known):
+                n = census.size(census.free[v] | {*schedule.rows, axis})
+                work += slots(v) * n
+                shared += n if v in held else 0
+                l1 += n * census.sectors(v, axis, 1) if isinstance(v, loop.Load) and v not in held else 0
+                found.add(census.position(v, axis))
+            work += 3 * count * length      # walking the row
+        known |= found & kept.stages.keys() if kept else set()
+    for level in census.levels:
+        joins += len(level) * (0.3 if lanes <= 32 else 1.5)
+    for f in kernel.folds:
+        work += fold_slots(census, f) + lanes * count * 2 * lanes.bit_length() * len(f.state)
+    copied = count * length * bytes_
+    written = count * length * sum(t.element.bytes for t in kernel.outputs) if schedule.columns else 0
+    work += (copied + written) / 4
+    shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
+    registers = 32 + (kept.most * passes if kept else 0)
+    return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
+                    rows * length * bytes_ + 1024, 1.5, joins + 1, copied / (count * length) * rows * length / (rows * lanes))
