@@ -15,6 +15,7 @@ from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
+from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.held import kept, levels
@@ -24,10 +25,10 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "FitsRegisters": "more registers than the register file holds",
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
-FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
+FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan", "ContractionForm": "contraction",
          "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -121,6 +122,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
         out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
                 *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in HALVES if half_valued(x, half))]
         out += [f'(set (ComputedOperands "{f.name}") {0 if len(parts) == 2 and all(in_runs(kernel, x) for x in parts) else 1})']
+        if isinstance(f.upto, Ax) and kernel.extents[f.upto.a] == kernel.extents[f.axis]:
+            out.append(f'(ScansTo "{f.name}" {f.upto.a})')
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
@@ -241,6 +244,8 @@ class _Reader:
             how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
             work = f"w{threads // 32}" if how.startswith("warp") else f"t{threads}"
             return tile.Row(work, _width(width), how, "reg" if runs else "")
+        if name == "ScanRow":
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan")
         if name == "StagedRow":
             rows, lanes, width = map(number, args)
             return tile.Row(f"t{rows}x{lanes}", _width(width), "coop", "smem")

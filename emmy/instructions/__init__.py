@@ -8,8 +8,8 @@ from emmy.instructions.ldmatrix import LoadMatrix
 from emmy.instructions.mma import MultiplyMatrices
 from emmy.instructions.registers import Assign, Declare, DeclareArray, Let, SetElement
 from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreShared, StoreSharedVector
-from emmy.instructions.shuffle import ShuffleXor
+from emmy.instructions.shuffle import ShuffleUp, ShuffleXor
 
 __all__ = ["Assign", "Barrier", "CommitCopies", "CopyAsync", "Declare", "DeclareArray", "For", "If", "Let", "LoadGlobal",
-    "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "SetElement", "ShuffleXor", "StoreGlobal",
+    "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "SetElement", "ShuffleUp", "ShuffleXor", "StoreGlobal",
     "StoreGlobalVector", "StoreShared", "StoreSharedVector", "WaitCopies"]

@@ -15,7 +15,7 @@ from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.untwist import untwisted
-from emmy.tune.features_rows import staged_rows
+from emmy.tune.features_rows import scan, staged_rows
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -108,7 +108,7 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
         return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
     if schedule.form == "fold" and schedule.row.stage == "smem":
         return staged_rows(census, schedule)
-    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
+    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
 
 

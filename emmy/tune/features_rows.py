@@ -1,4 +1,4 @@
-"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`)."""
+"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`) and of scans by blocks (`scan`)."""
 
 from __future__ import annotations
 
@@ -52,3 +52,20 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     registers = 32 + (kept.most * passes if kept else 0)
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
                     rows * length * bytes_ + 1024, 1.5, joins + 1, copied / (count * length) * rows * length / (rows * lanes))
+
+
+def scan(census: Census, schedule: tile.Schedule) -> Features:
+    """What a scan by the threads of a block does: tile after tile, a barrier each."""
+    from emmy.tune.features import in_flight, slots
+
+    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    (column,), (fold,) = schedule.columns, kernel.folds
+    elements, rows = census.size(kernel.outer), census.size(schedule.rows)
+    tiles = ceil(kernel.extents[column] / (threads * width))
+    each = sum(slots(v) for v in loop.walk((*fold.lifts, *kernel.results))) + 3 + 4 / width
+    work = elements * each + rows * tiles * threads * (30 + 3 * threads / 32)
+    loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
+    l1 = sum(elements * census.sectors(v, a, width) for v, a in loads)
+    l1 += elements * sum(t.element.bytes for t in kernel.outputs)
+    return Features(census.dram, max(census.dram, l1), 0, 0, l1, work, 0, rows, threads, 40 + 2 * width, 8 * threads // 32, tiles, tiles,
+                    in_flight(census, width))
