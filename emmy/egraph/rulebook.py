@@ -22,7 +22,7 @@ MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what eac
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "order", "moments",
              "twist", "cut", "split"),
-    "tile": ("syntax", "fold", "place", "rows", "scan", "atom", "stage", "tensor", "strategy"),
+    "tile": ("syntax", "fold", "place", "rows", "strip", "scan", "atom", "stage", "tensor", "strategy"),
 }
 
 

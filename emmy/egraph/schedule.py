@@ -18,8 +18,9 @@ from emmy.ir.dtype import DType
 from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel.address import stride, vectorises
-from emmy.lower.tile_to_kernel.held import kept, levels
+from emmy.lower.tile_to_kernel.held import at_position, kept, levels
 from emmy.lower.tile_to_kernel.staged_rows import row_tensors
+from emmy.lower.tile_to_kernel.strip import strip_loads
 
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
             "FitsRegisters": "more registers than the register file holds",
@@ -28,7 +29,7 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan", "ContractionForm": "contraction",
          "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -65,7 +66,8 @@ def options(pins: tile.Row) -> list[str]:
     row = f"{pins.work} {pins.tile}"
     out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
     out += [f"(StagedRowsOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
-    out += [f"(CrossOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
+    out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
+            for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
     cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     out += [f"(StagesOption {stages[1]})"] if stages else []
@@ -112,7 +114,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
-    out += load_facts(kernel, free) + row_facts(kernel, tuple(sorted(span)), tuple(sorted(outs - span)))
+    out += strip_facts(kernel, tuple(sorted(outs - span))) + load_facts(kernel, free) + row_facts(kernel, tuple(sorted(span)), tuple(sorted(outs - span)))
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
@@ -167,6 +169,17 @@ def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ..
     narrowest = min((*held, *(t.element.bytes for t in kernel.outputs if columns)), default=0)
     count = prod(kernel.extents[a] for a in rows)
     return [f"(RowsInMemory {count} {max(lengths)} {sum(held) + added} {16 // narrowest})"] if held else []
+
+
+def strip_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:
+    """What a strip of lanes would keep in shared memory, for each axis that lanes may run along."""
+    out = []
+    for c in kernel.outer:
+        found = strip_loads(kernel, c, columns) if c not in columns else []
+        if found:
+            positions, size = {at_position(v, a) for v, a in found}, found[0][0].element.bytes
+            out.append(f"(StripInMemory {c} {kernel.extents[columns[0]]} {len(positions) * size} {16 // size})")
+    return out
 
 
 def factors(v: Value) -> tuple[Value, ...]:
@@ -252,9 +265,9 @@ class _Reader:
         if name == "TransposeRow":
             threads, rows, columns = map(number, args)
             return tile.Row(f"t{threads}", f"{rows}x{columns}", "", "smem")
-        if name == "CrossRow":
+        if name in ("CrossRow", "StripRow"):
             down, across, width = map(number, args)
-            return tile.Row(f"t{down}x{across}", _width(width), "cross")
+            return tile.Row(f"t{down}x{across}", _width(width), "cross", "smem" if name == "StripRow" else "")
         if name == "MmaTwistRow":
             p, m, n, d = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async")

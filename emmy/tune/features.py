@@ -15,7 +15,7 @@ from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.untwist import untwisted
-from emmy.tune.features_rows import scan, staged_rows
+from emmy.tune.features_rows import scan, staged_rows, strip
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -108,6 +108,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
         return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
     if schedule.form == "fold" and schedule.row.stage == "smem":
         return staged_rows(census, schedule)
+    if schedule.form == "cross" and schedule.row.stage == "smem":
+        return strip(census, schedule)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
 
@@ -257,7 +259,8 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         for f in level:
             # all threads of a lane merge what they have left, or the first does
             every = schedule.columns or level is not census.levels[-1]
-            reads = blocks * across * width * down * (down if every else 1) * len(f.state) * (down > 1)
+            parts = down if across >= 32 or 32 % across else down * across // 32
+            reads = blocks * across * width * down * (parts if every else 1) * len(f.state) * (parts > 1)
             shared += reads
             work += reads * (12 if f.kind == "twist" else 1)
         ahead = rounds(kernel, width, max(kernel.extents[f.axis] for f in level), down)
@@ -268,9 +271,15 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         work += census.slots(f.lifts, *lanes, f.axis) + fold_slots(census, f)
         l1 += sum(census.size(census.free[v] | set(lanes) | {f.axis}) * census.sectors(v, axis, width) for v in census.loads(f.lifts))
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
+    met: set[Value] = set()
+    reread = 0.0
+    for stage in [*([(f.lifts, f.axis) for f in level] for level in census.levels), [(kernel.results, a) for a in schedule.columns[-1:]]]:
+        here = {(census.position(v, a), v, a) for roots, a in stage for v in census.loads(roots) if a in census.free[v]}
+        reread += sum(census.size({*lanes, a} & census.free[v]) * census.sectors(v, axis, width) for p, v, a in here if p in met)
+        met |= {p for p, _, _ in here}
     states = sum(x.bytes for level in census.levels for f in level for x in f.state)
     registers = min(32 + 8 * width, 65536 // row.threads if row.threads < 1024 else 32)
-    return Features(census.dram, max(census.dram, l1 + census.written), 0, 0, l1, work, shared, blocks, row.threads, registers,
+    return Features(census.dram, max(census.dram, l1 + census.written), reread, reread / blocks, l1, work, shared, blocks, row.threads, registers,
                     states * down * across * width, steps, joins, in_flight(census, width) * min(ahead, 4))
 
 

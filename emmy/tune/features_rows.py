@@ -1,4 +1,5 @@
-"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`) and of scans by blocks (`scan`)."""
+"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`) of strips in shared memory (`strip`), and of
+scans by blocks (`scan`)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
+from emmy.lower.tile_to_kernel.strip import strip_loads
 from extract.cost import Features
 
 if TYPE_CHECKING:
@@ -52,6 +54,42 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     registers = 32 + (kept.most * passes if kept else 0)
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
                     rows * length * bytes_ + 1024, 1.5, joins + 1, copied / (count * length) * rows * length / (rows * lanes))
+
+
+def strip(census: Census, schedule: tile.Schedule) -> Features:
+    """What a fold across lanes does whose blocks hold all of the folded axis in shared memory, its softmax folds taken apart."""
+    from emmy.tune.features import SECTOR, fold_slots, slots
+
+    census = census.untwisted
+    kernel = census.kernel
+    down, across, width = map(int, re.findall(r"\d+", f"{schedule.row.work} {schedule.row.tile}"))
+    (lane,), (column,) = schedule.rows, schedule.columns
+    lanes, length = census.size((*schedule.batch, lane)), kernel.extents[column]
+    held = {v: census.position(v, a) for v, a in strip_loads(kernel, lane, schedule.columns)}
+    size = next(iter(held)).element.bytes
+    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, column)]]
+    work = shared = l1 = 0.0
+    for roots, axis in (root for stage in stages for root in stage):
+        for v in census.asked(roots, axis, ()):
+            n = census.size(census.free[v] | {*schedule.batch, lane, axis})
+            work += slots(v) * n
+            if v in held:
+                shared += n * size / 4
+            elif isinstance(v, loop.Load):
+                l1 += n * census.sectors(v, lane, width)
+        work += lanes * length * 6 / width
+    warps, blocks = max(1, down * across // 32), ceil(lanes / (across * width))
+    for f in kernel.folds:
+        meeting = 2 * (32 // across).bit_length() if across < 32 else 0
+        work += fold_slots(census, f) + blocks * down * across * width * len(f.state) * (meeting + (warps if across < 32 else down))
+        shared += blocks * down * across * width * len(f.state) * (warps if across < 32 else down)
+    copied = lanes * length * size * len(set(held.values()))
+    written = lanes * length * sum(t.element.bytes for t in kernel.outputs)
+    line = max(1.0, 2 * SECTOR / (across * width * size))       # short lines take the time of longer ones
+    resident = 233472 // (length * across * width * size * len(set(held.values())) + 2048)
+    return Features(census.dram, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks, down * across, 40 + 6 * width,
+                    length * across * width * size * len(set(held.values())) + 1024, 2.0 if resident > 1 else 3.0 + work / blocks / 220e3,
+                    3 * len(census.levels), 16)
 
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:

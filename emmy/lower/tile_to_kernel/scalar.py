@@ -8,14 +8,15 @@ before the loop over it is opened, so every subterm sits at the outermost loop i
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import count
 from math import gcd
+from typing import NamedTuple
 
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
 from emmy.instructions.registers import Assign, Declare, DeclareArray, Let
-from emmy.instructions.shared_memory import LoadShared
+from emmy.instructions.shared_memory import LoadShared, LoadSharedVector
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
@@ -32,6 +33,14 @@ from emmy.lower.tile_to_kernel.twist import RECIPES
 VECTOR_BYTES = 16
 
 
+class Place(NamedTuple):
+    """Where a load is in shared memory: the buffer, its offset in a scope, and how many neighbours lie there in one run."""
+
+    buffer: str
+    at: Callable[[Emitter], Expr]
+    width: int
+
+
 class Emitter:
     """A scope of a kernel under construction."""
 
@@ -45,8 +54,7 @@ class Emitter:
         self.free: dict[Value, frozenset[int]] = parent.free if parent else tile.free_axes(kernel.roots)
         self.uses: Counter[Value] = parent.uses if parent else Counter((*(x for v in self.free for x in v.operands), *kernel.results))
         self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
-        # loads that are in shared memory: the buffer, where it begins, and the axis along which the load lies there
-        self.places: dict[Value, tuple[str, Expr, int]] = parent.places if parent else {}
+        self.places: dict[Value, Place] = parent.places if parent else {}       # loads that are in shared memory
         sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
         self.integer: DType = dt.i64 if max(sizes, default=0) >= 1 << 31 else dt.i32
 
@@ -119,9 +127,8 @@ class Emitter:
     def _build(self, v: Value) -> Expr:
         match v:
             case loop.Load(_, element, _) if v in self.places:
-                buffer, begin, axis = self.places[v]
                 var = Var(self.name("x"), element.compute)
-                self.emit(LoadShared(var, buffer, begin + self.axes[axis]))
+                self.emit(LoadShared(var, self.places[v].buffer, self.places[v].at(self)))
                 return var
             case loop.Load(name, element, point):
                 var = Var(self.name("x"), element.compute)
@@ -210,7 +217,16 @@ class Emitter:
                 asked.add(v)
                 stack.extend(v.operands)
         for v in loop.walk(tuple(roots)):
-            if not isinstance(v, loop.Load) or v not in asked or v in self.places or self.guard is not None:
+            if not isinstance(v, loop.Load) or v not in asked or self.guard is not None:
+                continue
+            if v in self.places:
+                if self.places[v].width == width > 1:
+                    arrays[v] = self.name("x")
+                    first = self.child()
+                    first.axes[axis] = start
+                    at = first.places[v].at(first)
+                    self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None),
+                              LoadSharedVector(arrays[v], 0, self.places[v].buffer, at, width))
                 continue
             if vectorises(self.kernel, v, axis, width):
                 first = self.child()

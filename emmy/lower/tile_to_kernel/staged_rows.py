@@ -30,7 +30,7 @@ from emmy.lower.tile_to_kernel.finish import finish, put
 from emmy.lower.tile_to_kernel.fold import Team, along, by_extent, join_lanes, partial
 from emmy.lower.tile_to_kernel.held import Held, levels
 from emmy.lower.tile_to_kernel.lanes import WARP
-from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
+from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, Place
 from emmy.lower.tile_to_kernel.staging import counted, under
 from emmy.lower.tile_to_kernel.untwist import untwisted
 
@@ -59,7 +59,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     outer.emit(CommitCopies(), WaitCopies(0), Barrier())
     row, lane = outer.let("row", Thread() // lanes), outer.let("lane", Thread() % lanes)
     begin = outer.let("begin", outer.whole(row) * length)
-    outer.places.update((v, (buffers[v.tensor].name, begin, a)) for v, a in places)
+    outer.places.update((v, Place(buffers[v.tensor].name, lambda inner, a=a: begin + inner.axes[a], 1)) for v, a in places)
     scope = outer.child()
     scope.place(schedule.rows, scope.whole(Block(0) * rows) + scope.whole(row))
     shared: list[SharedBuffer] = []
