@@ -11,7 +11,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
-from emmy.lower.tile_to_kernel.address import stride, vectorises
+from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.untwist import untwisted
@@ -65,7 +65,8 @@ class Census:
             return size / 8
         if width > 1 and vectorises(self.kernel, load, lane, width):
             return size
-        return size if step is not None and abs(step) <= max(width, 1) else min(SECTOR, size * abs(step or SECTOR))
+        # element by element, neighbouring threads are `width` elements apart
+        return min(SECTOR, size * max(1, abs(usual_step(self.kernel, load, lane) if step is None else step) * width))
 
     @cache  # noqa: B019
     def position(self, value: Value, axis: int) -> Value:

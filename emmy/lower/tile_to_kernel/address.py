@@ -6,6 +6,7 @@ A reshape leaves quotients and remainders in a point, (r // n, r % n), that canc
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
@@ -77,6 +78,19 @@ def step(x: Ix, axis: int) -> int | None:
 def stride(kernel: tile.Kernel, load: loop.Load, axis: int) -> int | None:
     """How far apart in memory a load of `kernel` lies for neighbours along `axis`; None where that varies."""
     return step(offset(kernel, load.tensor, load.point), axis)
+
+
+@lru_cache(maxsize=1 << 14)
+def usual_step(kernel: tile.Kernel, load: loop.Load, axis: int) -> int:
+    """How far apart a load lies for neighbours in the middle of `axis`, the other axes being there too: its stride but for the places
+    where a quotient or remainder begins anew.  A value used as an index counts as any other place."""
+    at, extents = offset(kernel, load.tensor, load.point), kernel.extents
+    if axis not in extents:
+        return UNBOUNDED
+    middle = {a: n // 2 for a, n in extents.items()}
+    places = [ix.evaluate(at, lambda leaf: {**middle, axis: k}[leaf.a] if isinstance(leaf, Ax) else k << 20)
+              for k in range(middle[axis] - 1, middle[axis] + 2)]
+    return int(min((b - a for a, b in pairwise(places)), key=abs))
 
 
 @lru_cache(maxsize=1 << 14)
