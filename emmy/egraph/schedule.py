@@ -15,10 +15,11 @@ from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value, load_of
+from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.held import at_position, kept, levels
+from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.staged_rows import row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
 
@@ -26,10 +27,11 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "FitsRegisters": "more registers than the register file holds",
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
-FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan", "ContractionForm": "contraction",
-         "TwistForm": "twist"}
+FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan",
+         "ContractionForm": "contraction", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow",
+        "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -114,7 +116,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
-    out += strip_facts(kernel, tuple(sorted(outs - span))) + load_facts(kernel, free) + row_facts(kernel, tuple(sorted(span)), tuple(sorted(outs - span)))
+    rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
+    out += load_facts(kernel, free) + row_facts(kernel, rows, columns) + strip_facts(kernel, columns) + scan_facts(kernel)
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
@@ -124,8 +127,6 @@ def facts(kernel: tile.Kernel) -> list[str]:
         out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
                 *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in HALVES if half_valued(x, half))]
         out += [f'(set (ComputedOperands "{f.name}") {0 if len(parts) == 2 and all(in_runs(kernel, x) for x in parts) else 1})']
-        if isinstance(f.upto, Ax) and kernel.extents[f.upto.a] == kernel.extents[f.axis]:
-            out.append(f'(ScansTo "{f.name}" {f.upto.a})')
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
@@ -140,7 +141,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
 def load_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
     """Along which axes the loads lie contiguous, which fold lifts them, and what staging them would take."""
     out: list[str] = []
-    tensors, last = {t.name: t for t in kernel.tensors}, kernel.outer[-1] if kernel.outer else -1
+    last = kernel.outer[-1] if kernel.outer else -1
     number = {v: f"l{k}" for k, v in enumerate(v for v in free if isinstance(v, loop.Load))}
     staged: dict[int, list[int]] = {}
     for v, name in number.items():
@@ -154,10 +155,11 @@ def load_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
 
 
 def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[str]:
-    """What a block would bring to shared memory of tensors that lie row by row, where every fold and the writing walk rows of one length."""
+    """What a block would bring to shared memory of tensors that lie row by row, where all folds and the writing walk rows of one length."""
     tops = [f for level in levels(kernel) for f in level]
     lengths = {kernel.extents[f.axis] for f in tops} | {kernel.extents[a] for a in columns}
-    if not tops or len(lengths) != 1 or len(columns) > 1 or columns != kernel.outer[len(rows):] or any(f.kind == "scan" for f in kernel.folds):
+    one = tops and len(lengths) == 1 and len(columns) <= 1 and columns == kernel.outer[len(rows):]
+    if not one or any(f.kind == "scan" for f in kernel.folds):
         return []
     held = list({v.tensor: v.element.bytes for v, _ in row_tensors(kernel, rows, columns)}.values())
     free, added = list(held), 0
@@ -169,6 +171,15 @@ def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ..
     narrowest = min((*held, *(t.element.bytes for t in kernel.outputs if columns)), default=0)
     count = prod(kernel.extents[a] for a in rows)
     return [f"(RowsInMemory {count} {max(lengths)} {sum(held) + added} {16 // narrowest})"] if held else []
+
+
+def scan_facts(kernel: tile.Kernel) -> list[str]:
+    """The output axis whose pieces a scan runs along, where every other fold depends on the piece alone."""
+    out = []
+    for c in kernel.outer if any(f.kind == "scan" for f in kernel.folds) else ():
+        with contextlib.suppress(IRError):
+            out.append(f"(ScansTo {c} {scanned(kernel, (c,))[1]})")
+    return out
 
 
 def strip_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:

@@ -81,7 +81,10 @@ class Space:
         return left[0] * repeats if repeats != 1 else left[0]
 
     def scan(self, monoid: str, dim: int, at: Array, x: Array, element: DType) -> Array:
-        """The product over the axis of `dim` from 0 up to and with `at`."""
+        """The product over the axis of `dim` from 0 up to and with `at`; up to -1 it is of nothing."""
+        if at.size and at.min() < 0:
+            upto = self.scan(monoid, dim, np.maximum(at, 0), x, element)
+            return np.where(at < 0, np.asarray(unit(monoid, element)).astype(element.numpy), upto)
         x = self.spread(_wide(x, monoid), (dim,))
         with np.errstate(all="ignore"):
             sums = MONOIDS[monoid].scan(x, axis=dim, dtype=x.dtype).astype(element.numpy)

@@ -11,5 +11,5 @@ from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreS
 from emmy.instructions.shuffle import ShuffleUp, ShuffleXor
 
 __all__ = ["Assign", "Barrier", "CommitCopies", "CopyAsync", "Declare", "DeclareArray", "For", "If", "Let", "LoadGlobal",
-    "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "SetElement", "ShuffleUp", "ShuffleXor", "StoreGlobal",
-    "StoreGlobalVector", "StoreShared", "StoreSharedVector", "WaitCopies"]
+    "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "SetElement", "ShuffleUp", "ShuffleXor",
+    "StoreGlobal", "StoreGlobalVector", "StoreShared", "StoreSharedVector", "WaitCopies"]

@@ -68,8 +68,8 @@ class ShuffleUp(Stmt):
         return [f"const {TYPES[self.var.element]} {self.var.name} = {call}{' != 0' if self.var.element is dt.bool_ else ''};"]
 
     def meaning(self, machine: Machine) -> Step:
-        lanes = np.arange(32)
-        slot, value, source = machine.slot(self.var.name), machine.value(self.value), np.where(lanes < self.delta, lanes, lanes - self.delta)
+        slot, value, lanes = machine.slot(self.var.name), machine.value(self.value), np.arange(32)
+        source = np.where(lanes < self.delta, lanes, lanes - self.delta)
 
         def run(w: Warp) -> None:
             w.require_all("shuffle", "needs all 32 lanes of the warp", lanes=32)

@@ -111,7 +111,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
         return staged_rows(census, schedule)
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
-    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction, "twist": _twist}
+    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction,
+             "twist": _twist}
     return forms[schedule.form](census, schedule)
 
 
@@ -153,7 +154,7 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
         loads += [(v, census.size(census.free[v] | set(outer) | {f.axis})) for v in census.loads(f.lifts)]
         steps += census.size((f.span | {f.axis}) - set(outer)) / 4
     lane = outer[-1] if outer else -1
-    across = kernel.extents[lane] % width != 0 if outer else False      # runs go on across the innermost axis, and each element finds its point
+    across = kernel.extents[lane] % width != 0 if outer else False      # runs go on across lines, and each element finds its point
     work += 6 * elements * (len(outer) - 1) if across else 0
     l1 = sum(n * census.sectors(v, lane, width) for v, n in loads)
     blocks = ceil(elements / width / schedule.row.threads)
@@ -189,11 +190,12 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     met: set[Value] = set()
     known: set[Value] = set()
     together = {f for level in census.levels for f in level}
-    alone = [(f.lifts, -1, f.axis) for f in kernel.folds if f not in together]
-    stages = [alone, *([(f.lifts, f.axis, f.axis) for f in level] for level in census.levels), [(kernel.results, column, *kernel.outer)]]
+    stages: list[list[tuple[tuple[Value, ...], int, tuple[int, ...]]]] = [
+        [(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together],
+        *([(f.lifts, f.axis, (f.axis,)) for f in level] for level in census.levels), [(kernel.results, column, kernel.outer)]]
     for stage in stages:
         found: set[Value] = set()
-        for roots, axis, *scope in stage:
+        for roots, axis, scope in stage:
             for v in census.asked(roots, axis, known):
                 work += slots(v) * census.size(census.free[v] | {*schedule.rows, *scope})
                 found.add(census.position(v, axis))
@@ -274,13 +276,15 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     met: set[Value] = set()
     reread = 0.0
-    for stage in [*([(f.lifts, f.axis) for f in level] for level in census.levels), [(kernel.results, a) for a in schedule.columns[-1:]]]:
+    written = [(kernel.results, a) for a in schedule.columns[-1:]]
+    for stage in [*([(f.lifts, f.axis) for f in level] for level in census.levels), written]:
         here = {(census.position(v, a), v, a) for roots, a in stage for v in census.loads(roots) if a in census.free[v]}
         reread += sum(census.size({*lanes, a} & census.free[v]) * census.sectors(v, axis, width) for p, v, a in here if p in met)
         met |= {p for p, _, _ in here}
     states = sum(x.bytes for level in census.levels for f in level for x in f.state)
     registers = min(32 + 8 * width, 65536 // row.threads if row.threads < 1024 else 32)
-    return Features(census.dram, max(census.dram, l1 + census.written), reread, reread / blocks, l1, work, shared, blocks, row.threads, registers,
+    l2 = max(census.dram, l1 + census.written)
+    return Features(census.dram, l2, reread, reread / blocks, l1, work, shared, blocks, row.threads, registers,
                     states * down * across * width, steps, joins, in_flight(census, width) * min(ahead, 4))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
 from extract.cost import Features
@@ -53,12 +54,12 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
     registers = 32 + (kept.most * passes if kept else 0)
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
-                    rows * length * bytes_ + 1024, 1.5, joins + 1, copied / (count * length) * rows * length / (rows * lanes))
+                    rows * length * bytes_ + 1024, 1.5 + 0.04 * passes * len(stages), joins + 1, bytes_ * length / lanes)
 
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:
     """What a fold across lanes does whose blocks hold all of the folded axis in shared memory, its softmax folds taken apart."""
-    from emmy.tune.features import SECTOR, fold_slots, slots
+    from emmy.tune.features import fold_slots, slots
 
     census = census.untwisted
     kernel = census.kernel
@@ -85,10 +86,12 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
         shared += blocks * down * across * width * len(f.state) * (warps if across < 32 else down)
     copied = lanes * length * size * len(set(held.values()))
     written = lanes * length * sum(t.element.bytes for t in kernel.outputs)
-    line = max(1.0, 2 * SECTOR / (across * width * size))       # short lines take the time of longer ones
+    line = 1 + (28 / (across * width * size)) ** 2.2            # lines of a sector and less take the time of longer ones
     resident = 233472 // (length * across * width * size * len(set(held.values())) + 2048)
-    return Features(census.dram, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks, down * across, 40 + 6 * width,
-                    length * across * width * size * len(set(held.values())) + 1024, 2.0 if resident > 1 else 3.0 + work / blocks / 220e3,
+    alone = 1.0 if resident > 1 else 1.35       # nothing moves while the only block of a multiprocessor folds
+    return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks, down * across,
+                    40 + 6 * width,
+                    length * across * width * size * len(set(held.values())) + 1024, 2.0,
                     3 * len(census.levels), 16)
 
 
@@ -97,13 +100,18 @@ def scan(census: Census, schedule: tile.Schedule) -> Features:
     from emmy.tune.features import in_flight, slots
 
     kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
-    (column,), (fold,) = schedule.columns, kernel.folds
-    elements, rows = census.size(kernel.outer), census.size(schedule.rows)
-    tiles = ceil(kernel.extents[column] / (threads * width))
+    (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
+    elements = census.size(kernel.outer)
+    tiles, blocks = ceil(length / (threads * width)), elements // length
     each = sum(slots(v) for v in loop.walk((*fold.lifts, *kernel.results))) + 3 + 4 / width
-    work = elements * each + rows * tiles * threads * (30 + 3 * threads / 32)
+    work = elements * each + blocks * tiles * threads * (30 + 3 * threads / 32)
     loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
-    l1 = sum(elements * census.sectors(v, a, width) for v, a in loads)
-    l1 += elements * sum(t.element.bytes for t in kernel.outputs)
-    return Features(census.dram, max(census.dram, l1), 0, 0, l1, work, 0, rows, threads, 40 + 2 * width, 8 * threads // 32, tiles, tiles,
+    l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
+    steps = joins = float(tiles)
+    for f in kernel.folds:
+        if f is not fold:       # of half of the pieces, on average
+            work += blocks * kernel.extents[f.axis]
+            l1 += blocks * kernel.extents[f.axis] / 2 * sum(census.sectors(v, f.axis, 1) for v in census.loads(f.lifts))
+            steps, joins = steps + ceil(kernel.extents[f.axis] / threads / 2), joins + 2
+    return Features(census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 40 + 2 * width, 8 * threads // 32, steps, joins,
                     in_flight(census, width))

@@ -12,6 +12,7 @@ from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax, Ix
+from emmy.ir.loop_ir import Value
 
 RUN, LANE = -1, -2          # axes that no kernel has: the number of a run, and the place in it
 UNBOUNDED = 1 << 62         # what a value that is used as an index is below
@@ -43,6 +44,20 @@ def normal(x: Ix, extents: dict[int, int]) -> Ix:
 
     simple = ix.simplify(x, extent)
     return simple if all(ix.bounds(part, extent)[0] >= 0 for part in divided(simple)) else x
+
+
+def in_runs(kernel: tile.Kernel, x: Ix, axis: int, width: int) -> Ix:
+    """`x` with the axis as (number of a run of `width`, place in it), axes RUN and LANE."""
+    run = ix.add(ix.mul(Ax(RUN), width), Ax(LANE))
+    extents = kernel.extents | {RUN: -(-kernel.extents[axis] // width), LANE: width}
+    return normal(ix.substitute(x, lambda leaf: run if leaf is Ax(axis) else leaf), extents)
+
+
+def by_runs(kernel: tile.Kernel, roots: tuple[Value, ...], axis: int, width: int) -> bool:
+    """Whether values read alike at all places of a run of `width` along `axis`: they depend on the number of the run alone."""
+    terms = [offset(kernel, v.tensor, v.point) for v in loop.walk(roots) if isinstance(v, loop.Load)]
+    terms += [v.at for v in loop.walk(roots) if isinstance(v, loop.IndexOf)]
+    return all(LANE not in loop.axes_of(in_runs(kernel, x, axis, width)) for x in terms)
 
 
 def divided(x: Ix) -> list[Ix]:
@@ -88,9 +103,11 @@ def usual_step(kernel: tile.Kernel, load: loop.Load, axis: int) -> int:
     if axis not in extents:
         return UNBOUNDED
     middle = {a: n // 2 for a, n in extents.items()}
-    places = [ix.evaluate(at, lambda leaf: {**middle, axis: k}[leaf.a] if isinstance(leaf, Ax) else k << 20)
-              for k in range(middle[axis] - 1, middle[axis] + 2)]
-    return int(min((b - a for a, b in pairwise(places)), key=abs))
+
+    def place(k: int) -> int:
+        return int(ix.evaluate(at, lambda leaf: {**middle, axis: k}[leaf.a] if isinstance(leaf, Ax) else k << 20))
+
+    return min((b - a for a, b in pairwise(map(place, range(middle[axis] - 1, middle[axis] + 2)))), key=abs)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -101,9 +118,7 @@ def vectorises(kernel: tile.Kernel, load: loop.Load, axis: int, width: int) -> b
     at = offset(kernel, load.tensor, load.point)
     if any(axis in loop.axes_of(leaf) for leaf in ix.leaves(at) if not isinstance(leaf, Ax)):
         return False
-    run = ix.add(ix.mul(Ax(RUN), width), Ax(LANE))
-    extents = kernel.extents | {RUN: -(-kernel.extents[axis] // width), LANE: width}
-    terms, constant = affine(normal(ix.substitute(at, lambda leaf: run if leaf is Ax(axis) else leaf), extents))
+    terms, constant = affine(in_runs(kernel, at, axis, width))
     within = terms.pop(Ax(LANE), 0)
     return within == 1 and constant % width == 0 and all(
         c % width == 0 and LANE not in loop.axes_of(leaf) for leaf, c in terms.items())

@@ -6,7 +6,8 @@ every thread holds `width` neighbours along c.  The `down` threads of a lane sha
 
 With STAGE=smem the block's strip stays in shared memory (`strip`), and softmax folds are taken apart (`untwist`).
 
-Row: WORK=t<down>x<across>,TILE=v<width>,REDUCE=cross, with or without STAGE=smem.  The width divides the extent of c; other tails are predicated.
+Row: WORK=t<down>x<across>,TILE=v<width>,REDUCE=cross, with or without STAGE=smem.  The width divides the extent of c; other tails are
+predicated.
 Shared bytes: down * across * width * (bytes of a state) at most, for each fold; extent * across * width * (bytes of an element) for each
 load that is staged.
 """

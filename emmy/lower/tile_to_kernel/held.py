@@ -115,7 +115,10 @@ class Held:
                 fresh[v] = scope.name("x")
                 scope.emit(DeclareArray(fresh[v], v.dtype, width, None))
         self.arrays |= {(at_position(v, axis), number): array for v, array in fresh.items()}
-        for v in [v for v in fresh if isinstance(v, loop.Load) and v not in body.places and (width == 1 or vectorises(body.kernel, v, axis, width))]:
+        loads = [v for v in fresh if isinstance(v, loop.Load) and v not in body.places]
+        for v in loads:
+            if width > 1 and not vectorises(body.kernel, v, axis, width):
+                continue
             known[v] = fresh.pop(v)
             first = body.child()
             first.axes[axis] = start

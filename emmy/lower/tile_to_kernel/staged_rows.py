@@ -6,12 +6,14 @@ softmax folds are taken apart (`untwist`), and with few elements a thread what o
 Results of rows are left in shared memory, where a tensor of their dtype was if there is one, and copied out.
 
 Row: WORK=t<rows>x<lanes>,TILE=v<width>,REDUCE=coop,STAGE=smem, the width being how many of the narrowest elements a copy moves; rows
-divide the row axes, and the width what the rows of a block hold.  Shared bytes: rows * length * (bytes of an element of each tensor so held), and 8 for each warp of a row.
+divide the row axes, and the width what the rows of a block hold.
+Shared bytes: rows * length * (bytes of an element of each tensor so held), and 4 or 8 for each fold and warp of a row.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import prod
 
 from emmy.instructions.barrier import Barrier
@@ -20,9 +22,9 @@ from emmy.instructions.cp_async import CommitCopies, CopyAsync, WaitCopies
 from emmy.instructions.global_memory import StoreGlobalVector
 from emmy.instructions.registers import DeclareArray
 from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreShared
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.ir import dtype as dt
 from emmy.ir.kernel_ir import Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.address import lies_in_rows
@@ -54,12 +56,12 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     elements = {v.tensor: v.element for v, _ in places}
     buffers = {t: SharedBuffer(outer.name("rows"), e, rows * length) for t, e in elements.items()}
     first = outer.let("first", outer.whole(Block(0)) * (rows * length))
-    for t, b in buffers.items():
-        fetch(outer, b, t, first, rows * lanes)
+    for name, b in buffers.items():
+        fetch(outer, b, name, first, rows * lanes)
     outer.emit(CommitCopies(), WaitCopies(0), Barrier())
     row, lane = outer.let("row", Thread() // lanes), outer.let("lane", Thread() % lanes)
     begin = outer.let("begin", outer.whole(row) * length)
-    outer.places.update((v, Place(buffers[v.tensor].name, lambda inner, a=a: begin + inner.axes[a], 1)) for v, a in places)
+    outer.places.update((v, Place(buffers[v.tensor].name, along_row(begin, a), 1)) for v, a in places)
     scope = outer.child()
     scope.place(schedule.rows, scope.whole(Block(0) * rows) + scope.whole(row))
     shared: list[SharedBuffer] = []
@@ -111,6 +113,11 @@ def blocks(kernel: tile.Kernel, schedule: tile.Schedule, rows: int) -> int:
     return prod(kernel.extents[a] for a in schedule.rows) // rows
 
 
+def along_row(begin: Expr, axis: int) -> Callable[[Emitter], Expr]:
+    """Where a scope's point of `axis` is in the row that begins at `begin`."""
+    return lambda inner: begin + inner.axes[axis]
+
+
 def fetch(scope: Emitter, buffer: SharedBuffer, tensor: str, first: Expr, threads: int) -> None:
     """Begin to copy a buffer's rows, which lie from `first` on."""
     step = VECTOR_BYTES // buffer.element.bytes
@@ -142,7 +149,8 @@ def join_row(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], row: Expr,
     places = [SharedBuffer(scope.name("warps"), s.element, rows * warps) for s in state]
     shared += places
     at = scope.let("w", row * warps)
-    scope.emit(If(lane % WARP == 0, tuple(StoreShared(b.name, at + lane // WARP, s) for b, s in zip(places, state, strict=True))), Barrier())
+    mine = tuple(StoreShared(b.name, at + lane // WARP, s) for b, s in zip(places, state, strict=True))
+    scope.emit(If(lane % WARP == 0, mine), Barrier())
     loaded = tuple(Var(scope.name("o"), s.element) for s in state)
     scope.emit(*(LoadShared(o, b.name, at + lane % warps) for o, b in zip(loaded, places, strict=True)))
     joined = tuple(scope.declare("s", o) for o in loaded)

@@ -24,11 +24,12 @@ def strip_loads(kernel: tile.Kernel, lane: int, columns: tuple[int, ...]) -> lis
     stages = [[(f.lifts, f.axis) for f in level] for level in levels(kernel)] + [[(kernel.results, a)] for a in columns]
     if len(columns) != 1 or len({kernel.extents[a] for stage in stages for _, a in stage}) != 1:
         return []
-    met: list[set[tuple[loop.Load, int]]] = []
-    for stage in stages:
-        free = [(tile.free_axes(roots), roots, a) for roots, a in stage]
-        met.append({(v, a) for axes, roots, a in free for v in loop.walk(roots) if isinstance(v, loop.Load) and a in axes[v] and not v.operands
-                    and vectorises(kernel, v, lane, VECTOR_BYTES // v.element.bytes)})
+
+    def loads(roots: tuple[loop.Value, ...], axis: int) -> list[tuple[loop.Load, int]]:
+        found = [v for v, on in tile.free_axes(roots).items() if isinstance(v, loop.Load) and axis in on and not v.operands]
+        return [(v, axis) for v in found if vectorises(kernel, v, lane, VECTOR_BYTES // v.element.bytes)]
+
+    met = [{p for roots, a in stage for p in loads(roots, a)} for stage in stages]
     count = Counter(p for stage in met for p in {at_position(v, a) for v, a in stage})
     found = {(v, a): None for stage in met for v, a in sorted(stage, key=str) if count[at_position(v, a)] > 1}
     return list(found) if len({v.element.bytes for v, _ in found}) == 1 else []

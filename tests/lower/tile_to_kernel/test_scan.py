@@ -7,7 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
+from emmy.evaluate.tile import evaluate_kernel
 from emmy.ir import dtype as dt
+from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax
@@ -61,3 +63,29 @@ def test_a_row_that_does_not_fit(row: str) -> None:
 def test_nvcc_takes_it_without_spills() -> None:
     made = scan.lower(scans(1000), schedule("scan", "WORK=t256,TILE=v4,REDUCE=scan", (0,), (2,)))
     assert all(r.spill_bytes == 0 for r in build(kernel_to_cuda.emit(made), "sm_90a").functions.values())
+
+
+@pytest.mark.parametrize("threads, width, length, pieces", [(32, 1, 8, 5), (64, 4, 1024, 3), (128, 2, 40, 70)])
+def test_pieces_of_a_scan(threads: int, width: int, length: int, pieces: int) -> None:
+    """What comes before a piece is the product of the totals of the earlier ones, none before the first."""
+    n = length * pieces
+    t = tensors(x=(ROWS, n), s=(ROWS, pieces))
+    whole = Ax(2)
+    begin, place = ix.mul(ix.div(whole, length), length), ix.mod(whole, length)
+    earlier = loop.Scan("add", 3, ix.add(ix.div(whole, length), ix.IxConst(-1)), load(t, "s", 0, 3))
+    own = loop.Scan("add", 1, place, load(t, "x", 0, ix.add(begin, Ax(1))))
+    k = kernel(op("add", earlier, own), (0, 2), {0: ROWS, 1: length, 2: n, 3: pieces}, t)
+    inputs = random(k)
+    inputs["s"] = inputs["x"].reshape(ROWS, pieces, length).sum(2)
+    wanted = inputs["x"].astype(np.float64).cumsum(1)
+    made = scan.lower(k, schedule("scan", f"WORK=t{threads},TILE=v{width},REDUCE=scan", (0,), (2,)))
+    np.testing.assert_allclose(run(k, made, inputs), wanted, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(evaluate_kernel(k, inputs)[0], wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_a_fold_that_varies_within_a_piece() -> None:
+    t = tensors(x=(ROWS, 64), y=(ROWS, 64))
+    k = kernel(op("add", loop.Scan("add", 1, Ax(2), load(t, "x", 0, 1)), loop.Scan("add", 3, Ax(2), load(t, "y", 0, 3))), (0, 2),
+               {0: ROWS, 1: 64, 2: 64, 3: 64}, t)
+    with pytest.raises(IRError, match="folds that depend on the piece"):
+        scan.lower(k, schedule("scan", "WORK=t64,REDUCE=scan", (0,), (2,)))
