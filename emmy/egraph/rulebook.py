@@ -21,7 +21,7 @@ from emmy.errors import EmmyError
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "order", "moments",
-             "twist", "cut", "split", "scan"),
+             "twist", "cut", "split", "scan", "first"),
     "tile": ("syntax", "fold", "place", "rows", "strip", "scan", "atom", "stage", "tensor", "strategy"),
 }
 

@@ -191,8 +191,10 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     known: set[Value] = set()
     together = {f for level in census.levels for f in level}
     stages: list[list[tuple[tuple[Value, ...], int, tuple[int, ...]]]] = [
-        [(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together],
-        *([(f.lifts, f.axis, (f.axis,)) for f in level] for level in census.levels), [(kernel.results, column, kernel.outer)]]
+        [(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together]
+    ]
+    stages += [[(f.lifts, f.axis, (f.axis,)) for f in level] for level in census.levels]
+    stages.append([(kernel.results, column, kernel.outer)])
     for stage in stages:
         found: set[Value] = set()
         for roots, axis, scope in stage:
