@@ -10,6 +10,7 @@ import re
 
 import numpy as np
 
+from emmy.instructions import ptx
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Thread, Var
@@ -94,16 +95,17 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
     : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}""" for half in (dt.f16, dt.bf16)},
 }
-_NEEDS = {"emmy_load": "emmy_vector", "emmy_store": "emmy_vector"} | dict.fromkeys(
-    ("emmy_copy_async", "emmy_load_matrix", "emmy_load_transposed"), "emmy_shared")
+FUNCTIONS |= ptx.FUNCTIONS
 
 
 def prelude(text: str) -> str:
     """The includes and functions that CUDA text uses."""
     used = set(re.findall(r"\bemmy_\w+", text))
-    used |= {_NEEDS[f] for f in used & _NEEDS.keys()}
+    known = FUNCTIONS | {name: body for name in sorted(used) if (body := ptx.product(name))}
+    while more := {f for name in used & known.keys() for f in re.findall(r"\bemmy_\w+", known[name])} - used:
+        used |= more
     includes = [f"#include <{h}>" for h, t in (("cuda_bf16.h", "bfloat16"), ("cuda_fp16.h", "__half")) if t in text]
-    return "\n\n".join(filter(None, ("\n".join(includes), *(body for name, body in FUNCTIONS.items() if name in used))))
+    return "\n\n".join(filter(None, ("\n".join(includes), *(body for name, body in known.items() if name in used))))
 
 
 def spell(e: Expr) -> str:

@@ -38,16 +38,20 @@ if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step
 
 __all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt",
-    "Thread", "Var", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk", "widen"]
+    "TensorMap", "Thread", "Var", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk", "widen"]
 
 
 STATEMENTS: dict[str, type[Stmt]] = {}
+BODY = "tuple[Stmt, ...]"      # the annotation of a field that is a block of statements
 
 
 class Stmt(Node):
-    """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it."""
+    """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it.
+
+    `asynchronous`: warps meet in part, or work goes on beside them."""
 
     syntax: ClassVar[str]
+    asynchronous: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         STATEMENTS[cls.__name__] = cls
@@ -55,12 +59,13 @@ class Stmt(Node):
     @property
     def bodies(self) -> tuple[tuple[Stmt, ...], ...]:
         """The statements inside, by block."""
-        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), tuple))
+        return tuple(getattr(self, f.name) for f in fields(self) if f.type == BODY)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """The expressions it evaluates (and the variable it sets)."""
-        return tuple(v for f in fields(self) if isinstance(v := getattr(self, f.name), Expr))
+        values = [getattr(self, f.name) for f in fields(self) if f.type != BODY]
+        return tuple(e for v in values for e in (v if isinstance(v, tuple) else (v,)) if isinstance(e, Expr))
 
     def check(self, scope: Scope) -> None:
         """IRError where the statement breaks a rule; defines its names in `scope`."""
@@ -84,8 +89,8 @@ class Stmt(Node):
         """The 32-bit registers its names hold."""
         return 0
 
-    def traffic(self, types: Mapping[str, DType]) -> int:
-        """The bytes of global memory that one thread moves."""
+    def traffic(self, kernel: Kernel) -> float:
+        """The bytes of global memory that one thread of the kernel moves."""
         return 0
 
     @property
@@ -93,11 +98,14 @@ class Stmt(Node):
         """Operations of one thread besides those in its expressions."""
         return 0
 
-
     def substitute(self, values: Mapping[str, Expr]) -> Stmt:
         """The statement with variables replaced by the values of their names."""
         def new(v: object) -> object:
-            return tuple(s.substitute(values) for s in v) if isinstance(v, tuple) else substitute(v, values) if isinstance(v, Expr) else v
+            match v:
+                case tuple(): return tuple(map(new, v))
+                case Stmt(): return v.substitute(values)
+                case Expr(): return substitute(v, values)
+            return v
         return type(self)(*(new(getattr(self, f.name)) for f in fields(self)))
 
 
@@ -111,20 +119,61 @@ class GlobalBuffer(Node):
 
 
 class SharedBuffer(Node):
-    """`length` elements of a block's shared memory, aligned to 16 bytes."""
+    """`length` elements of a block's shared memory, aligned to `alignment` bytes; swizzled tiles need 1024."""
 
     name: str
     element: DType
     length: int
+    alignment: int = 16
 
     @property
     def bytes(self) -> int:
-        """Its size, padded so that the next buffer is aligned."""
+        """Its size, padded so that the next buffer is aligned to 16 bytes."""
         return -(-self.length * self.element.bytes // 16) * 16
 
 
+class TensorMap(Node):
+    """A parameter of a kernel that tells the copy engine how the tensor in the global buffer `buffer` lies.
+
+    The tensor is row-major with the extents `shape`, outermost first, and begins where the buffer does.  One copy moves a tile of the
+    extents `box`: what lies outside the tensor is read as zeros and not written.  In shared memory the tile is row-major too.  Where
+    its rows have `swizzle` (128, 64 or 32, not 0) bytes, their 16-byte pieces change places: bits 4 and on of an address are xored with
+    bits 7 and on, 3, 2 or 1 of them.
+    """
+
+    name: str
+    buffer: str
+    element: DType
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 128
+
+    def __post_init__(self) -> None:
+        inner, item = self.box[-1] * self.element.bytes if self.box else 0, self.element.bytes
+        if not 1 <= len(self.shape) == len(self.box) <= 5 or min(self.shape) < 1 or not all(1 <= n <= 256 for n in self.box):
+            raise IRError(f"map {self.name} of a tensor {self.shape} in tiles {self.box}: 1 to 5 extents each, those of a tile up to 256")
+        if self.swizzle not in (0, 32, 64, 128) or self.swizzle and inner != self.swizzle:
+            raise IRError(f"map {self.name}: rows of {inner} bytes, swizzled by {self.swizzle}; "
+                          "that is 128, 64 or 32, as long as a row, or 0")
+        if inner % 16 or len(self.shape) > 1 and self.shape[-1] * item % 16:
+            raise IRError(f"map {self.name}: rows of {self.shape[-1] * item} and {inner} bytes; "
+                          "the rows of tensor and tile are multiples of 16")
+
+    @property
+    def bytes(self) -> int:
+        """The size of a tile."""
+        return prod(self.box) * self.element.bytes
+
+    @property
+    def alignment(self) -> int:
+        """What a tile in shared memory is aligned to: the swizzle's period, and at least 128 bytes."""
+        return max(8 * self.swizzle, 128)
+
+
 class Kernel(Node):
-    """A kernel: `grid` blocks of `block` threads run `body`."""
+    """A kernel: `grid` blocks of `block` threads run `body`; `cluster` of them, neighbours along x, are placed together.
+
+    `maps` are parameters that follow `parameters`, which hold the buffers that they describe."""
 
     name: str
     parameters: tuple[GlobalBuffer, ...]
@@ -132,6 +181,8 @@ class Kernel(Node):
     grid: tuple[int, int, int]
     block: int
     body: tuple[Stmt, ...]
+    maps: tuple[TensorMap, ...] = ()
+    cluster: int = 1
 
     @property
     def types(self) -> dict[str, DType]:
@@ -139,13 +190,22 @@ class Kernel(Node):
         return {b.name: b.element for b in self.parameters} | {b.name: b.element for b in self.shared}
 
     @property
+    def shared_offsets(self) -> tuple[int, ...]:
+        """Where each shared buffer begins, in bytes, and where the last one ends."""
+        offsets, end = [], 0
+        for b in self.shared:
+            offsets.append(-(-end // b.alignment) * b.alignment)
+            end = offsets[-1] + b.bytes
+        return (*offsets, end)
+
+    @property
     def shared_bytes(self) -> int:
-        return sum(b.bytes for b in self.shared)
+        return self.shared_offsets[-1]
 
     @property
     def dynamic_shared_bytes(self) -> int:
-        """What a launch must ask for: 0 where the buffers fit the 48 KB that a kernel may declare statically."""
-        return self.shared_bytes if self.shared_bytes > 48 * 1024 else 0
+        """What a launch must ask for: 0 where the buffers fit the 48 KB that a kernel may declare statically, and it has no maps."""
+        return self.shared_bytes if self.shared_bytes > 48 * 1024 or self.maps else 0
 
     @property
     def threads(self) -> int:
@@ -171,17 +231,20 @@ class Register(NamedTuple):
 
 _CALLS = "fabs exp expm1 log log1p sqrt rsqrt sin cos tanh erf floor ceil trunc rint fmod pow"
 _RESERVED = frozenset((
-    "thread block_x block_y block_z shared_memory global shared let var array read write barrier kernel unroll main isnan max min "
+    "thread block_x block_y block_z shared_memory global shared let var array read write map barrier kernel unroll main isnan max min "
     "abs llabs asm auto bool break case char class const continue default delete do double else enum extern false float for goto if "
     "inline int long new operator private public register return short signed sizeof static struct switch template this true "
     "typedef typename union unsigned using virtual void volatile while and or xor not").split()
     + [f + end for f in _CALLS.split() for end in ("", "f")])
 
 
+Parameter = GlobalBuffer | SharedBuffer | TensorMap
+
+
 class Scope:
     """The names a statement sees; `assigned` gathers the registers set so far."""
 
-    def __init__(self, buffers: Mapping[str, GlobalBuffer | SharedBuffer], names: Mapping[str, Register], assigned: set[str]) -> None:
+    def __init__(self, buffers: Mapping[str, Parameter], names: Mapping[str, Register], assigned: set[str]) -> None:
         self.buffers, self.names, self.assigned = buffers, dict(names), assigned
 
     def body(self, body: tuple[Stmt, ...], *, define: Callable[[Scope], None] | None = None) -> set[str]:
@@ -244,7 +307,8 @@ class Scope:
         """Whether the value is known once unrolled loops are unrolled."""
         return all(self.names[x.name].static if isinstance(x, Var) else isinstance(x, Const | Apply | Convert) for x in subexpressions(e))
 
-    def buffer(self, name: str, kind: type[GlobalBuffer] | type[SharedBuffer]) -> GlobalBuffer | SharedBuffer:
+    def buffer[T: Parameter](self, name: str, kind: type[T]) -> T:
+        """The buffer or map of that name; IRError unless it is of that kind."""
         if not isinstance(found := self.buffers.get(name), kind):
             raise IRError(f"{name} is not a {kind.__name__} of the kernel")
         return found
@@ -264,19 +328,29 @@ def check_name(name: str) -> None:
 
 def verify(kernel: Kernel) -> None:
     """IRError, naming the statement, where a kernel breaks a rule."""
-    buffers: dict[str, GlobalBuffer | SharedBuffer] = {}
-    every: tuple[GlobalBuffer | SharedBuffer, ...] = (*kernel.parameters, *kernel.shared)
+    buffers: dict[str, Parameter] = {}
+    every: tuple[Parameter, ...] = (*kernel.parameters, *kernel.shared, *kernel.maps)
     check_name(kernel.name)
     for b in every:
         check_name(b.name)
         if b.name in buffers or b.name == kernel.name:
             raise IRError(f"{kernel.name}: {b.name} is defined twice")
-        if b.length < 0 or isinstance(b, GlobalBuffer) and b.access not in ("read", "write"):
-            raise IRError(f"{kernel.name}: buffer {b!r}")
+        match b:
+            case GlobalBuffer(_, _, length, access) if length < 0 or access not in ("read", "write"):
+                raise IRError(f"{kernel.name}: buffer {b!r}")
+            case SharedBuffer(_, _, length, alignment) if length < 0 or alignment not in (16, 32, 64, 128, 256, 512, 1024):
+                raise IRError(f"{kernel.name}: buffer {b!r}; a shared buffer is aligned to a power of two from 16 to 1024 bytes")
+            case TensorMap(_, of, element, shape):
+                found = buffers.get(of)
+                if not isinstance(found, GlobalBuffer) or found.element is not element or found.length < prod(shape):
+                    raise IRError(f"{kernel.name}: map {b.name} of {element}{list(shape)} does not fit the buffer {of}")
         buffers[b.name] = b
     limits = (2**31 - 1, 65535, 65535)
     if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, limits, strict=True)):
         raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to {limits}")
+    if not 1 <= kernel.cluster <= 8 or kernel.grid[0] % kernel.cluster:
+        raise IRError(f"{kernel.name}: clusters of {kernel.cluster} blocks in a grid {kernel.grid}; "
+                      "they are of 1 to 8, and divide the grid along x")
     try:
         Scope(buffers, {}, set()).body(kernel.body)
     except IRError as error:

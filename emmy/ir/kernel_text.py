@@ -7,7 +7,7 @@ and `<...>` a part that stands only when the fields in it are given.  Printing f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from emmy.instructions.arithmetic import INFIX, decimal
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import (
+    BODY,
     STATEMENTS,
     Apply,
     Block,
@@ -27,6 +28,7 @@ from emmy.ir.kernel_ir import (
     Kernel,
     SharedBuffer,
     Stmt,
+    TensorMap,
     Thread,
     Var,
     const,
@@ -42,9 +44,15 @@ _SYMBOLS = {symbol: (op, p) for op, (symbol, p) in _INFIX.items()}
 def show(kernel: Kernel) -> str:
     """The kernel as text."""
     parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]" for b in kernel.parameters]
-    shared = [f"  shared {b.name}: {b.element}[{b.length}];" for b in kernel.shared]
-    head = f"kernel {kernel.name}({', '.join(parameters)}) grid({', '.join(map(str, kernel.grid))}) block({kernel.block}) {{"
+    parameters += [f"map {m.name} of {m.buffer}: {m.element}{_tuple(m.shape)} box{_tuple(m.box)} swizzle {m.swizzle}" for m in kernel.maps]
+    shared = [f"  shared {b.name}: {b.element}[{b.length}]{f' align {b.alignment}' * (b.alignment != 16)};" for b in kernel.shared]
+    cluster = f" cluster({kernel.cluster})" * (kernel.cluster != 1)
+    head = f"kernel {kernel.name}({', '.join(parameters)}) grid{_tuple(kernel.grid)} block({kernel.block}){cluster} {{"
     return "\n".join([head, *shared, *("  " + line for s in kernel.body for line in print_statement(s)), "}"]) + "\n"
+
+
+def _tuple(values: Iterable[object]) -> str:
+    return f"({', '.join(map(str, values))})"
 
 
 def print_statement(s: Stmt) -> list[str]:
@@ -59,7 +67,7 @@ def print_statement(s: Stmt) -> list[str]:
                     put(part.inner)
             elif not part.field:
                 lines[-1] += part.text
-            elif annotations[part.text] == "tuple[Stmt, ...]":
+            elif annotations[part.text] == BODY:
                 lines[-1] += "{"
                 lines.extend("  " + line for inner in getattr(s, part.text) for line in print_statement(inner))
                 lines.append("}")
@@ -75,6 +83,8 @@ def _show_field(value: Any, part: Part) -> str:
         return f"{value.name}: {value.element}"
     if isinstance(value, bool):
         return f" {part.text}" if value else ""
+    if isinstance(value, tuple):
+        return _tuple(show_expr(v) if isinstance(v, Expr) else v for v in value)
     return show_expr(value) if isinstance(value, Expr) else str(value)
 
 
@@ -178,24 +188,39 @@ class _Parser:
 
     def kernel(self) -> Kernel:
         self.take("kernel")
-        name, parameters = self.name(), self.separated(self.parameter)
+        name, every = self.name(), self.separated(self.parameter)
         self.take("grid")
         grid = self.separated(self.integer)
         self.take("block")
         (block,) = self.separated(self.integer)
+        (cluster,) = self.separated(self.integer) if self.skip("cluster") else (1,)
         self.take("{")
         shared = []
-        while self.peek() == "shared":
-            self.take()
-            shared.append(SharedBuffer(*self.buffer()))
+        while self.skip("shared"):
+            shared.append(SharedBuffer(*self.buffer(), *((self.integer(),) if self.skip("align") else ())))
             self.take(";")
         body = self.statements()
         self.take("")
-        return Kernel(name, parameters, tuple(shared), grid, block, body)
+        parameters, maps = (tuple(p for p in every if isinstance(p, kind)) for kind in (GlobalBuffer, TensorMap))
+        return Kernel(name, parameters, tuple(shared), grid, block, body, maps, cluster)  # type: ignore[arg-type]
 
-    def parameter(self) -> GlobalBuffer:
-        access = self.take("read", "write")
-        return GlobalBuffer(*self.buffer(), access)  # type: ignore[arg-type]
+    def skip(self, token: str) -> bool:
+        """Takes the token if it comes next."""
+        return self.peek() == token and bool(self.take())
+
+    def parameter(self) -> GlobalBuffer | TensorMap:
+        access = self.take("read", "write", "map")
+        if access != "map":
+            return GlobalBuffer(*self.buffer(), access)  # type: ignore[arg-type]
+        name = self.name()
+        self.take("of")
+        buffer = self.name()
+        self.take(":")
+        element, shape = self.dtype(), self.separated(self.integer)
+        self.take("box")
+        box = self.separated(self.integer)
+        self.take("swizzle")
+        return TensorMap(name, buffer, element, shape, box, self.integer())
 
     def buffer(self) -> tuple[str, DType, int]:
         name = self.name()
@@ -244,7 +269,7 @@ class _Parser:
                         self.take(token.group(0).strip()) if token.group(0).strip() else None
 
         take(template(cls))
-        braced = any(annotations[p.text] == "tuple[Stmt, ...]" for p in template(cls) if p.field)
+        braced = any(annotations[p.text] == BODY for p in template(cls) if p.field)
         if braced:
             self.names = outer
         else:
@@ -272,6 +297,8 @@ class _Parser:
                 return self.name()
             case "int": return self.integer()
             case "bool": return self.peek() == part.text and self.take() == part.text
+            case "tuple[Expr, ...]": return self.separated(self.expr)
+            case "tuple[str, ...]": return self.separated(self.name)
             case "tuple[Stmt, ...]":
                 self.take("{")
                 return self.statements()

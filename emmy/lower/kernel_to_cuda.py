@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from emmy.instructions.arithmetic import TYPES, prelude
 from emmy.instructions.control import indented
-from emmy.ir.kernel_ir import GlobalBuffer, Kernel, verify
+from emmy.instructions.warpgroup import SetRegisters
+from emmy.ir.kernel_ir import GlobalBuffer, Kernel, verify, walk
 
 
 def emit(kernel: Kernel) -> str:
@@ -24,8 +25,11 @@ def emit_module(kernels: Iterable[Kernel]) -> str:
 def _kernel(kernel: Kernel) -> str:
     verify(kernel)
     body = indented(kernel.body, kernel.types)
-    parameters = ", ".join(map(_parameter, kernel.parameters))
-    head = f'extern "C" __global__ void __launch_bounds__({kernel.block}) {kernel.name}({parameters}) {{'
+    parameters = ", ".join((*map(_parameter, kernel.parameters), *(f"const __grid_constant__ emmy_map {m.name}" for m in kernel.maps)))
+    # registers move between warps only where the block is known to be alone on its multiprocessor
+    alone = ", 1" * any(isinstance(s, SetRegisters) for s in walk(kernel.body))
+    cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" * (kernel.cluster != 1)
+    head = f'extern "C" __global__ void __launch_bounds__({kernel.block}{alone}){cluster} {kernel.name}({parameters}) {{'
     return "\n".join([head, *_indices("\n".join(body)), *_shared(kernel), *body, "}"])
 
 
@@ -42,9 +46,9 @@ def _indices(body: str) -> list[str]:
 def _shared(kernel: Kernel) -> list[str]:
     """The shared buffers: declared one by one, or parts of one dynamic array where they exceed what may be declared."""
     if not kernel.dynamic_shared_bytes:
-        return [f"  __shared__ __align__(16) {TYPES[b.element]} {b.name}[{max(b.length, 1)}];" for b in kernel.shared]
-    lines, offset = ["  extern __shared__ __align__(16) unsigned char shared_memory[];"], 0
-    for b in kernel.shared:
+        return [f"  __shared__ __align__({b.alignment}) {TYPES[b.element]} {b.name}[{max(b.length, 1)}];" for b in kernel.shared]
+    most = max(b.alignment for b in kernel.shared)
+    lines = [f"  extern __shared__ __align__({most}) unsigned char shared_memory[];"]
+    for b, offset in zip(kernel.shared, kernel.shared_offsets, strict=False):
         lines.append(f"  {TYPES[b.element]}* const {b.name} = reinterpret_cast<{TYPES[b.element]}*>(shared_memory + {offset});")
-        offset += b.bytes
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from emmy.ir import tile_ir as tile
+from emmy.ir.kernel_ir import Kernel, TensorMap
 from emmy.runtime.plan import Buffer, Launch, Plan, Role
 from emmy.tune.features import Census, operations
 
@@ -42,12 +43,17 @@ def unread(name: str, program: Program) -> Buffer:
     return Buffer(name, dtype_of(tensor.dtype, f"input {name}"), tuple(tensor.shape), "input")
 
 
-def launch(kernel: object, tiled: tile.Kernel, program: Program) -> Launch:
+def launch(kernel: Kernel, tiled: tile.Kernel, program: Program) -> Launch:
     """The launch of one kernel, with what the model says of it."""
-    from emmy.ir.kernel_ir import Kernel
-
-    assert isinstance(kernel, Kernel) and tiled.schedule is not None
+    assert tiled.schedule is not None
     scheduled = program.choice.scheduled[tiled.name]
     arguments = tuple(t.name for t in (*tiled.tensors, *tiled.outputs))
     return Launch(kernel.name, arguments, kernel.grid, kernel.block, kernel.dynamic_shared_bytes, scheduled.identity,
-                  str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6)
+                  str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6,
+                  maps(kernel, arguments))
+
+
+def maps(kernel: Kernel, arguments: tuple[str, ...]) -> tuple[TensorMap, ...]:
+    """The kernel's tensor maps, of the buffers that a launch passes to it."""
+    passed = dict(zip((p.name for p in kernel.parameters), arguments, strict=True))
+    return tuple(m.replace(buffer=passed[m.buffer]) for m in kernel.maps)

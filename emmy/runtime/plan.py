@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import TensorMap
 from emmy.ir.node import IRError
 
 Role = Literal["input", "weight", "constant", "workspace", "output"]
@@ -36,7 +37,8 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One kernel launch.  `arguments` are buffer names in parameter order; `shared_bytes` is the dynamic part only.
+    """One kernel launch.  `arguments` are buffer names in parameter order, followed by `maps`, each of a buffer of the plan;
+    `shared_bytes` is the dynamic part only.
 
     `identity` is the digest that the kernel's measurements are filed under, `row` its schedule.  `bytes` is the traffic to
     device memory, `flops` the work in fp32 operations, `predicted_us` what the cost model expects."""
@@ -51,6 +53,7 @@ class Launch:
     bytes: int = 0
     flops: float = 0.0
     predicted_us: float = 0.0
+    maps: tuple[TensorMap, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +88,16 @@ class Plan:
     def fields(self) -> dict[str, Any]:
         """The plan as JSON values."""
         buffers = [vars(b) | {"element": b.element.name} for b in self.buffers]
-        return vars(self) | {"buffers": buffers, "launches": [dict(vars(x)) for x in self.launches]}
+        launches = [vars(x) | {"maps": [_map_fields(m) for m in x.maps]} for x in self.launches]
+        return vars(self) | {"buffers": buffers, "launches": launches}
 
     @staticmethod
     def from_fields(fields: Any) -> Plan:
         """The inverse of `fields`, also after a trip through JSON text; IRError if they are not a plan's."""
         try:
             buffers = tuple(Buffer(**b | {"element": dt.named(b["element"]), "shape": tuple(b["shape"])}) for b in fields["buffers"])
-            launches = tuple(Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"])}) for x in fields["launches"])
+            launches = tuple(Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"]),
+                                           "maps": tuple(map(_map, x.get("maps", ())))}) for x in fields["launches"])
             names = {"inputs": tuple(fields["inputs"]), "outputs": tuple(fields["outputs"])}
             return Plan(**fields | names | {"buffers": buffers, "launches": launches})
         except (TypeError, KeyError) as error:
@@ -110,6 +115,14 @@ class Plan:
             raise IRError(f"not a launch plan: {error}") from error
 
 
+def _map_fields(m: TensorMap) -> dict[str, Any]:
+    return {"name": m.name, "buffer": m.buffer, "element": m.element.name, "shape": list(m.shape), "box": list(m.box), "swizzle": m.swizzle}
+
+
+def _map(x: dict[str, Any]) -> TensorMap:
+    return TensorMap(**x | {"element": dt.named(x["element"]), "shape": tuple(x["shape"]), "box": tuple(x["box"])})
+
+
 def verify(plan: Plan) -> None:
     """IRError unless all names that launches, inputs and outputs use are buffers of the right role, and CUDA accepts every launch."""
     roles = {b.name: b.role for b in plan.buffers}
@@ -124,6 +137,11 @@ def verify(plan: Plan) -> None:
     for x in plan.launches:
         if unknown := [a for a in x.arguments if a not in roles]:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} reads or writes {', '.join(unknown)}, which no buffer is")
+        for m in x.maps:
+            of = plan.buffer(m.buffer)
+            if m.buffer not in x.arguments or of.element is not m.element or prod(of.shape) < prod(m.shape):
+                raise IRError(f"plan {plan.name}: launch of {x.kernel} maps {m.buffer} as {m.element}{list(m.shape)}; "
+                              f"it is {of.element}{list(of.shape)}, and has to be an argument too")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")
 

@@ -89,8 +89,8 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
     line = 1 + (28 / (across * width * size)) ** 2.2            # lines of a sector and less take the time of longer ones
     resident = 233472 // (length * across * width * size * len(set(held.values())) + 2048)
     alone = 1.0 if resident > 1 else 1.35       # nothing moves while the only block of a multiprocessor folds
-    return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks, down * across,
-                    40 + 6 * width,
+    return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
+                    down * across, 40 + 6 * width,
                     length * across * width * size * len(set(held.values())) + 1024, 2.0,
                     3 * len(census.levels), 16)
 

@@ -1,0 +1,297 @@
+"""Copies by the copy engine: one thread asks for a whole tile of a tensor, which goes to shared memory or comes from there.
+
+A copy to shared memory completes on a barrier (`emmy.instructions.mbarrier`); a store is waited for in groups by the thread that asked.
+The engine sees what threads wrote to shared memory after their `fence_async` and a meeting with the thread that asks for the store.
+Indices into shared buffers count elements as they lie there; `swizzled` tells where an element of a swizzled tile lies.
+
+A tile begins at a multiple of 16 bytes along the innermost dimension, and where it is stored at no negative coordinate: an H200 stops at
+others with an illegal instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from emmy.instructions.arithmetic import spell
+from emmy.instructions.mbarrier import check_barrier
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt, TensorMap
+from emmy.ir.node import IRError
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step, Warp
+
+PIECE = 16      # bytes that a swizzle moves together
+
+
+def swizzled(index: Expr, element: DType, span: int = 128) -> Expr:
+    """Where the element lies that is `index` elements from the start of a buffer in row-major order; `span`: 128, 64, 32 or 0 bytes."""
+    piece, row = PIECE // element.bytes, 128 // element.bytes
+    return index ^ index // row % (span // PIECE) * piece if span else index
+
+
+def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: str, index: Expr) -> None:
+    """IRError unless tiles of the map `name` may lie in `buffer` at `index`."""
+    tile, shared = scope.buffer(name, TensorMap), scope.buffer(buffer, SharedBuffer)
+    if shared.element is not tile.element or shared.alignment < tile.alignment:
+        raise IRError(f"{buffer} of {shared.element}, aligned to {shared.alignment} bytes, is no place for tiles of {name}: "
+                      f"{tile.element}, aligned to {tile.alignment}")
+    if len(coordinates) != len(tile.shape):
+        raise IRError(f"{len(coordinates)} coordinates in {name}, whose tensor has {len(tile.shape)} dimensions")
+    for e in coordinates:
+        scope.expr(e, dt.i32)
+    if isinstance(inner := coordinates[-1], Const) and inner.value * tile.element.bytes % PIECE:
+        raise IRError(f"a tile of {name} at element {inner.value} of its innermost dimension; it begins at a multiple of {PIECE} bytes")
+    scope.expr(index, dt.i32, dt.i64)
+    if isinstance(index, Const) and index.value * tile.element.bytes % tile.alignment:
+        raise IRError(f"a tile of {name} at element {index.value} of {buffer}; it is aligned to {tile.alignment} bytes")
+
+
+def tile_traffic(kernel: Kernel, name: str) -> float:
+    """The bytes of a tile, as a share of each thread: one of the block asks for it."""
+    return sum(m.bytes for m in kernel.maps if m.name == name) / kernel.block
+
+
+def _lanes(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
+    """For each active lane: its number, and its integer of each of these."""
+    rows = [w.spread(v) for v in values]
+    for lane in np.flatnonzero(w.active_of(True)):
+        yield (int(lane), *(int(r[lane]) for r in rows))
+
+
+class PrefetchMap(Stmt):
+    """The map is brought near, so that the first copy need not wait for it."""
+
+    map: str
+    syntax = "prefetch_map {map}"
+
+    def check(self, scope: Scope) -> None:
+        scope.buffer(self.map, TensorMap)
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [f"emmy_prefetch_map(&{self.map});"]
+
+    def meaning(self, machine: Machine) -> Step:
+        return lambda w: None
+
+
+class CopyTile(Stmt):
+    """The tile of `map` at `coordinates`, outermost first, begins its way to `index` of the shared buffer `target`; its bytes count on
+    a barrier.  Each active thread asks for one."""
+
+    target: str
+    index: Expr
+    map: str
+    coordinates: tuple[Expr, ...]
+    barrier: str
+    at: Expr
+    asynchronous = True
+    syntax = "copy_tile {target}[{index}] = {map}{coordinates} on {barrier}[{at}]"
+
+    def check(self, scope: Scope) -> None:
+        check_tile(scope, self.map, self.coordinates, self.target, self.index)
+        if scope.buffer(scope.buffer(self.map, TensorMap).buffer, GlobalBuffer).access != "read":
+            raise IRError(f"{self.map} describes a buffer that the kernel writes")
+        check_barrier(scope, self.barrier, self.at)
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        at = ", ".join(map(spell, self.coordinates))
+        return [f"emmy_copy_tile_{len(self.coordinates)}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
+                f"&{self.barrier}[{spell(self.at)}]);"]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.tiles import Tile
+
+        tile, index, at = Tile(machine.kernel, self.map), machine.value(self.index), machine.value(self.at)
+        coordinates = [machine.value(e) for e in self.coordinates]
+
+        def run(w: Warp) -> None:
+            outer = w.mask
+            for lane, start, barrier, *where in _lanes(w, index(w), at(w), *(c(w) for c in coordinates)):
+                w.mask = np.arange(32) == lane
+                tile.check(w, self.target, start, where)
+                phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
+                memory = w.engine.shared[self.target]
+                place = memory.engine_write(w, start, tile.count, lane)
+                values = tile.read(w.memory[tile.map.buffer].data, where)
+                w.engine.fly(w, self, phases, tile.map.bytes, partial(memory.land, place, values))
+            w.mask = outer
+        return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
+
+
+class CopyBulk(Stmt):
+    """`count` elements of a global buffer from `source` on, a multiple of 16 bytes at a multiple of 16, begin their way to `index` of the
+    shared buffer `target`; their bytes count on a barrier.  Each active thread asks for one."""
+
+    target: str
+    index: Expr
+    buffer: str
+    source: Expr
+    count: int
+    barrier: str
+    at: Expr
+    asynchronous = True
+    syntax = "copy_bulk {target}[{index} +: {count}] = {buffer}[{source}] on {barrier}[{at}]"
+
+    def check(self, scope: Scope) -> None:
+        to, of = scope.buffer(self.target, SharedBuffer), scope.buffer(self.buffer, GlobalBuffer)
+        if to.element is not of.element or self.count < 1 or self.count * of.element.bytes % PIECE:
+            raise IRError(f"{self.count} elements from {of.element} to {to.element}; "
+                          f"a bulk copy is a multiple of {PIECE} bytes of one dtype")
+        if of.access != "read":
+            raise IRError(f"{self.buffer} is written by the kernel")
+        for index in (self.index, self.source):
+            scope.expr(index, dt.i32, dt.i64)
+            if isinstance(index, Const) and index.value * to.element.bytes % PIECE:
+                raise IRError(f"index {index.value} of a bulk copy; it begins at a multiple of {PIECE} bytes")
+        check_barrier(scope, self.barrier, self.at)
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        size = self.count * types[self.buffer].bytes
+        return [f"emmy_copy_bulk(&{self.target}[{spell(self.index)}], &{self.buffer}[{spell(self.source)}], {size}, "
+                f"&{self.barrier}[{spell(self.at)}]);"]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.machine import Fault
+
+        index, source, at = map(machine.value, (self.index, self.source, self.at))
+        item = machine.kernel.types[self.buffer].bytes
+
+        def run(w: Warp) -> None:
+            outer = w.mask
+            for lane, start, first, barrier in _lanes(w, index(w), source(w), at(w)):
+                w.mask = np.arange(32) == lane
+                if start * item % PIECE or first * item % PIECE:
+                    raise Fault("alignment", f"a copy from element {first} of {self.buffer} to {start} of {self.target}; "
+                                             f"both begin at multiples of {PIECE} bytes", w.threads[lane])
+                phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
+                memory, data = w.engine.shared[self.target], w.memory[self.buffer].data
+                last = first + self.count - 1
+                if first < 0 or last >= len(data):
+                    raise Fault("bounds", f"elements {first} to {last} of {self.buffer}, which has {len(data)}", w.threads[lane])
+                place = memory.engine_write(w, start, self.count, lane)
+                w.engine.fly(w, self, phases, self.count * item, partial(memory.land, place, data[first:last + 1].copy()))
+            w.mask = outer
+        return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return self.count * kernel.types[self.buffer].bytes / kernel.block
+
+
+class StoreTile(Stmt):
+    """The tile at `index` of the shared buffer `source` begins its way to `coordinates` of `map`, outermost first; elements beyond the
+    tensor's ends are left out.  Each active thread asks for one."""
+
+    map: str
+    coordinates: tuple[Expr, ...]
+    source: str
+    index: Expr
+    asynchronous = True
+    syntax = "store_tile {map}{coordinates} = {source}[{index}]"
+
+    def check(self, scope: Scope) -> None:
+        check_tile(scope, self.map, self.coordinates, self.source, self.index)
+        if scope.buffer(scope.buffer(self.map, TensorMap).buffer, GlobalBuffer).access != "write":
+            raise IRError(f"{self.map} describes a buffer that is only read")
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        at = ", ".join(map(spell, self.coordinates))
+        return [f"emmy_store_tile_{len(self.coordinates)}(&{self.map}, &{self.source}[{spell(self.index)}], {at});"]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.machine import Fault
+        from emmy.evaluate.tiles import Tile
+
+        tile, index = Tile(machine.kernel, self.map), machine.value(self.index)
+        coordinates = [machine.value(e) for e in self.coordinates]
+
+        def run(w: Warp) -> None:
+            outer = w.mask
+            for lane, start, *where in _lanes(w, index(w), *(c(w) for c in coordinates)):
+                w.mask = np.arange(32) == lane
+                tile.check(w, self.source, start, where)
+                if min(where) < 0:
+                    raise Fault("bounds", f"a store of a tile of {self.map} at {tuple(where)}", w.threads[lane])
+                memory, place = w.engine.shared[self.source], slice(start, start + tile.count)
+                memory.engine_read(w, place, w.seen[lane], 1)
+                at, values = tile.written(memory.data[place], where)
+                w.memory[tile.map.buffer].put(w, at, values, lane)
+                w.stores.setdefault(lane, [[]])[-1].append(partial(memory.engine_done, w, place, lane))
+            w.mask = outer
+        return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
+
+
+class CommitStores(Stmt):
+    """The stores of tiles that a thread has asked for since the last commit become its youngest group."""
+
+    asynchronous = True
+    syntax = "commit_stores"
+
+    def check(self, scope: Scope) -> None:
+        pass
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return ["emmy_commit_stores();"]
+
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            for (lane,) in _lanes(w):
+                w.stores.setdefault(lane, [[]]).append([])
+        return run
+
+
+class WaitStores(Stmt):
+    """A thread waits until at most `pending` of its groups of stores are under way; with `read`, until all but these have been read from
+    shared memory, which may then be written."""
+
+    pending: int
+    read: bool
+    asynchronous = True
+    syntax = "wait_stores {pending}{read}"
+
+    def check(self, scope: Scope) -> None:
+        if self.pending < 0:
+            raise IRError(f"{self.pending} pending groups")
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [f"emmy_wait_stores{'_read' * self.read}<{self.pending}>();"]
+
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            for (lane,) in _lanes(w):
+                groups = w.stores.get(lane, [[]])
+                for group in groups[:max(0, len(groups) - 1 - self.pending)]:
+                    for done in group:
+                        done()
+                    group.clear()
+        return run
+
+
+class FenceAsync(Stmt):
+    """What this thread wrote to shared memory is seen by the copy engine and by products, once they meet the thread."""
+
+    asynchronous = True
+    syntax = "fence_async"
+
+    def check(self, scope: Scope) -> None:
+        pass
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return ["emmy_fence_async();"]
+
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            for memory in w.engine.shared.values():
+                memory.fence(w, w.mask)
+        return run
