@@ -19,5 +19,6 @@ __all__ = ["Arrive", "Assign", "Barrier", "CommitCopies", "CommitProducts", "Com
     "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier", "Let",
     "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
     "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor",
-    "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies",
+    "StoreGlobal", "StoreGlobalVector",
+    "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies",
     "WaitProducts", "WaitStores"]

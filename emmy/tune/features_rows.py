@@ -54,7 +54,7 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
     registers = 32 + (kept.most * passes if kept else 0)
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
-                    rows * length * bytes_ + 1024, 1.5 + 0.04 * passes * len(stages), joins + 1, bytes_ * length / lanes)
+                    rows * length * bytes_ + 1024, 1.5 + (0.04 * passes * len(stages) if kept is None else 0), joins + 1, bytes_ * length / lanes)
 
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:
@@ -86,13 +86,13 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
         shared += blocks * down * across * width * len(f.state) * (warps if across < 32 else down)
     copied = lanes * length * size * len(set(held.values()))
     written = lanes * length * sum(t.element.bytes for t in kernel.outputs)
-    line = 1 + (28 / (across * width * size)) ** 2.2            # lines of a sector and less take the time of longer ones
+    line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
     resident = 233472 // (length * across * width * size * len(set(held.values())) + 2048)
-    alone = 1.0 if resident > 1 else 1.35       # nothing moves while the only block of a multiprocessor folds
+    alone = 1.0 if resident > 1 else 1.25       # nothing moves while the only block of a multiprocessor folds
     return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
                     down * across, 40 + 6 * width,
                     length * across * width * size * len(set(held.values())) + 1024, 2.0,
-                    3 * len(census.levels), 16)
+                    3 * len(census.levels), 16 * min(ceil(length / down), 8))
 
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:
