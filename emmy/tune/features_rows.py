@@ -53,8 +53,9 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     work += (copied + written) / 4
     shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
     registers = 32 + (kept.most * passes if kept else 0)
+    walking = 0.04 * passes * len(stages) if kept is None else 0.0      # element after element, each waiting for its own
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
-                    rows * length * bytes_ + 1024, 1.5 + (0.04 * passes * len(stages) if kept is None else 0), joins + 1, bytes_ * length / lanes)
+                    rows * length * bytes_ + 1024, 1.5 + walking, joins + 1, bytes_ * length / lanes)
 
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:

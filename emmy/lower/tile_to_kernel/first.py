@@ -32,8 +32,8 @@ def merge(scope: Emitter, state: tuple[Var, ...], other: tuple[Expr, ...]) -> No
     score = scope.let("x", score)
     number = Apply("eq", (best, best))
     above = scope.let("p", Apply("and", (Apply("not", (Apply("le", (score, best)),)), number)))
-    level = Apply("or", (Apply("eq", (score, best)), Apply("not", (Apply("or", (number, Apply("eq", (score, score)))),))))
-    level = scope.let("q", level)
+    neither = Apply("not", (Apply("or", (number, Apply("eq", (score, score)))),))
+    level = scope.let("q", Apply("or", (Apply("eq", (score, best)), neither)))
     for v, t in zip(values, theirs, strict=True):
         taken = Apply("or", (above, Apply("and", (level, Apply("lt", (t, v))))))
         scope.emit(Assign(v, Apply("select", (taken, t, v))))

@@ -13,7 +13,9 @@ from emmy.ir.dtype import DType
 from emmy.ir.index import Ax
 from emmy.ir.kernel_ir import walk
 from emmy.ir.loop_ir import Value
+from emmy.lower.kernel_to_cuda import emit
 from emmy.lower.tile_to_kernel import elementwise, fold
+from emmy.lower.tile_to_kernel.held import kept
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors, total
 
 ROWS = 9
@@ -89,3 +91,37 @@ def test_what_is_held_is_written_along_any_axis(work: str, axes: tuple[int, ...]
     x = random(k)["x"].astype(np.float64)
     wanted = x / x.sum(1, keepdims=True)
     check(k, "fold", f"{work},STAGE=reg", columns, wanted if axes == (0, 3) else wanted.T)
+
+
+@pytest.mark.parametrize("row", ["WORK=t64,TILE=v2,REDUCE=coop/apart,STAGE=reg", "WORK=w2,TILE=v4,REDUCE=warp/apart,STAGE=reg",
+                                 "WORK=t32,REDUCE=coop/apart,STAGE=reg"])
+def test_a_softmax_taken_apart(row: str) -> None:
+    """Each element is read once, and its exponential computed once."""
+    n = 96
+    t = tensors(x=(ROWS, n))
+    folded, here = load(t, "x", 0, 1), load(t, "x", 0, 2)
+    body = op("div", op("exp", op("sub", here, loop.Pivot("softmax", 1, folded))), loop.Channel("softmax", 1, folded, number(1)))
+    k = over_rows(body, (0, 2), n)
+    made = fold.lower(k, schedule("fold", row, (0,), (2,)))
+    x = random(k)["x"].astype(np.float64)
+    e = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(run(k, made, random(k)), e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+    width, team = fold_width(row), 64 if "t64" in row else 32
+    passes = -(-n // (team * width))
+    assert emit(made).count("expf(") == passes * width
+    assert sum(isinstance(s, LoadGlobalVector) for s in walk(made.body)) == passes
+
+
+def fold_width(row: str) -> int:
+    return int(tile.parse_row(row).tile.removeprefix("v") or 1)
+
+
+def test_what_stages_keep() -> None:
+    """A layer norm in two passes keeps the row, then its deviations; never both."""
+    t = tensors(x=(ROWS, 64))
+    folded, here, again = (load(t, "x", 0, a) for a in (1, 2, 3))
+    mean = op("mul", total(1, folded), number(1 / 64))
+    variance = op("mul", total(3, op("mul", op("sub", again, mean), op("sub", again, mean))), number(1 / 64))
+    k = over_rows(op("mul", op("sub", here, mean), op("rsqrt", op("add", variance, number(1e-5)))), (0, 2), 64)
+    found = kept(k, (2,))
+    assert sorted(found.stages.values()) == [(0, 1), (1, 2)] and found.most == 1
