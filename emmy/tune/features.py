@@ -12,7 +12,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
-from emmy.lower.tile_to_kernel.cross import rounds
+from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.untwist import untwisted
 from emmy.tune.features_rows import scan, staged_rows, strip
@@ -259,12 +259,12 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
     blocks = ceil(points / (across * width))
     work = census.slots(kernel.results, *kernel.outer)
     l1 = sum(census.size(census.free[v] | set(lanes)) * census.sectors(v, axis, width) for v in census.loads(kernel.results))
+    parts = meeting(down, across)
     ahead, steps, joins, shared = 1, ceil(columns / down) * 0.25 if schedule.columns else 0.0, 0.0, 0.0
     for level in census.levels:
         for f in level:
             # all threads of a lane merge what they have left, or the first does
             every = schedule.columns or level is not census.levels[-1]
-            parts = down if across >= 32 or 32 % across else down * across // 32
             reads = blocks * across * width * down * (parts if every else 1) * len(f.state) * (parts > 1)
             shared += reads
             work += reads * (12 if f.kind == "twist" else 1)
@@ -287,7 +287,7 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
     registers = min(32 + 8 * width, 65536 // row.threads if row.threads < 1024 else 32)
     l2 = max(census.dram, l1 + census.written)
     return Features(census.dram, l2, reread, reread / blocks, l1, work, shared, blocks, row.threads, registers,
-                    states * down * across * width, steps, joins, in_flight(census, width) * min(ahead, 4))
+                    states * parts * across * width * (parts > 1), steps, joins, in_flight(census, width) * min(ahead, 4))
 
 
 def tiled(row: tile.Row) -> tuple[int, int, int, int, int, int]:

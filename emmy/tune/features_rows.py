@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.lower.tile_to_kernel.cross import meeting
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
@@ -80,20 +81,20 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
             elif isinstance(v, loop.Load):
                 l1 += n * census.sectors(v, lane, width)
         work += lanes * length * 6 / width
-    warps, blocks = max(1, down * across // 32), ceil(lanes / (across * width))
+    parts, blocks = meeting(down, across), ceil(lanes / (across * width))
+    states = sum(x.bytes for level in census.levels for f in level for x in f.state)
     for f in kernel.folds:
-        meeting = 2 * (32 // across).bit_length() if across < 32 else 0
-        work += fold_slots(census, f) + blocks * down * across * width * len(f.state) * (meeting + (warps if across < 32 else down))
-        shared += blocks * down * across * width * len(f.state) * (warps if across < 32 else down)
-    copied = lanes * length * size * len(set(held.values()))
-    written = lanes * length * sum(t.element.bytes for t in kernel.outputs)
+        exchanges = 2 * (32 // across).bit_length() if parts < down else 0
+        work += fold_slots(census, f) + blocks * down * across * width * len(f.state) * (exchanges + parts)
+        shared += blocks * down * across * width * len(f.state) * parts
+    elements = lanes * length
+    copied, written = elements * size * len(set(held.values())), elements * sum(t.element.bytes for t in kernel.outputs)
+    strip_bytes = length * across * width * size * len(set(held.values()))
+    shared_bytes = strip_bytes + states * parts * across * width * (parts > 1)
     line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
-    resident = 233472 // (length * across * width * size * len(set(held.values())) + 2048)
-    alone = 1.0 if resident > 1 else 1.25       # nothing moves while the only block of a multiprocessor folds
+    alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else 1.25       # nothing moves while the only block of a multiprocessor folds
     return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
-                    down * across, 40 + 6 * width,
-                    length * across * width * size * len(set(held.values())) + 1024, 2.0,
-                    3 * len(census.levels), 16 * min(ceil(length / down), 8))
+                    down * across, 40 + 6 * width, shared_bytes, 2.0, 3 * len(census.levels), 16 * min(ceil(length / down), 8))
 
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:

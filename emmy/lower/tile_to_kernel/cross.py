@@ -107,27 +107,32 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     scope.place(lanes, flat if inside is None else scope.let("at", Apply("min", (flat, const(scope.integer, total - width)))))
     run = Run(lanes[-1], scope.axes[lanes[-1]], width)
     shared = strip.stage(scope, run.axis, run.start, width, tuple(columns), place, lane, down, across) if staged else []
-    meeting = down if across >= WARP or WARP % across else down * across // WARP      # states of a lane that meet in shared memory
+    joining = meeting(down, across)
     body, order = scope, levels(kernel)
     for level in order:
         states = {f: array for group in by_extent(kernel, level) for f, array in gather(scope, run, group, place, down).items()}
-        if meeting < down:
+        if joining < down:
             for f, arrays in states.items():
                 meet(scope, run, f, arrays, across)
-        if meeting > 1:
-            buffers = {f: leave(scope, run, f, arrays, meeting * across, across if meeting < down else 0, shared)
+        if joining > 1:
+            buffers = {f: leave(scope, run, f, arrays, joining * across, across if joining < down else 0, shared)
                        for f, arrays in states.items()}
             scope.emit(Barrier())
         if level is order[-1]:
             body = scope.child()
         for f, arrays in states.items():
-            joined = join(body, run, f, buffers[f], lane, across, meeting) if meeting > 1 else arrays
+            joined = join(body, run, f, buffers[f], lane, across, joining) if joining > 1 else arrays
             for channel, array in enumerate(joined[:len(f.lifts)]):
                 run.know(body, f.result(channel), array)
     write(body, run, columns, place, down)
     only = both(inside, place == 0 if down > 1 and not columns else None)
     scope.emit(*under(only, body.body))
     return finish(kernel, scope, (-(-total // (across * width)), 1, 1), down * across, tuple(shared))
+
+
+def meeting(down: int, across: int) -> int:
+    """How many states of a lane meet in shared memory: those of warps, where a warp has each lane several times, or of threads."""
+    return down if across >= WARP or WARP % across else max(1, down * across // WARP)
 
 
 def blocks(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[int, int, int]:
