@@ -63,7 +63,8 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     begin = outer.let("begin", outer.whole(row) * length)
     outer.places.update((v, Place(buffers[v.tensor].name, along_row(begin, a), 1)) for v, a in places)
     scope = outer.child()
-    scope.place(schedule.rows, scope.whole(Block(0) * rows) + scope.whole(row))
+    order = [a for a in kernel.outer if a in schedule.rows]     # in which rows follow one another
+    scope.place(order, scope.whole(Block(0)) * rows + scope.whole(row))
     shared: list[SharedBuffer] = []
     team = Team(lane, lanes, 1, Held(kernel, schedule.columns) if -(-length // lanes) <= HELD else None)
     for level in levels(kernel):

@@ -73,6 +73,17 @@ def test_sums_of_rows(rows: int, lanes: int, n: int) -> None:
     np.testing.assert_allclose(run(k, made, random(k)), random(k)["x"].astype(np.float64).sum(1), rtol=1e-5, atol=1e-5)
 
 
+def test_rows_over_two_axes_in_the_order_of_the_output() -> None:
+    """Whatever the axes are numbered."""
+    t = tensors(dt.bf16, x=(4, 8, 37))
+    folded, here = load(t, "x", 7, 3, 1), load(t, "x", 7, 3, 2)
+    body = op("sub", here, op("mul", total(1, folded), load(t, "x", 7, 3, 2)))
+    k = kernel(body, (7, 3, 2), {7: 4, 3: 8, 1: 37, 2: 37}, t)
+    x = random(k)["x"].astype(np.float64)
+    made = staged_rows.lower(k, schedule("fold", row(8, 4, dt.bf16), (3, 7), (2,)))
+    np.testing.assert_allclose(run(k, made, random(k)), x - x.sum(2, keepdims=True) * x, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("wrong", ["WORK=t12x4,TILE=v8,REDUCE=coop,STAGE=smem", "WORK=t8x3,TILE=v8,REDUCE=coop,STAGE=smem", "WORK=t64"])
 def test_a_row_that_does_not_fit(wrong: str) -> None:
     with pytest.raises(IRError, match="form"):
