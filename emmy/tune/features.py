@@ -117,10 +117,10 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
 
 
 def operations(kernel: tile.Kernel) -> float:
-    """Scalar operations of the kernel's form, each value once for each setting of its axes, a multiply-add as two: the work that no
-    schedule avoids."""
+    """Scalar operations of the kernel's form, each value once for each setting of its axes, a multiply-add as two."""
     census = Census(kernel)
-    combining = sum(max(fold_slots(census, f), census.size(f.span | {f.axis})) for f in kernel.folds)
+    alone = (census.size(f.span if f.kind == "scan" else f.span | {f.axis}) for f in kernel.folds)
+    combining = sum(n if f.kind == "scan" else max(fold_slots(census, f), n) for f, n in zip(kernel.folds, alone, strict=True))
     return census.slots(kernel.results) + sum(census.slots(f.lifts) for f in kernel.folds) + combining
 
 

@@ -92,7 +92,8 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
     strip_bytes = length * across * width * size * len(set(held.values()))
     shared_bytes = strip_bytes + states * parts * across * width * (parts > 1)
     line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
-    alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else 1.25       # nothing moves while the only block of a multiprocessor folds
+    # nothing moves while the only block of a multiprocessor folds
+    alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)
     return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
                     down * across, 40 + 6 * width, shared_bytes, 2.0, 3 * len(census.levels), 16 * min(ceil(length / down), 8))
 
