@@ -11,6 +11,7 @@ A schedule row is the canonical spelling of how the tree is placed on the machin
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
@@ -85,7 +86,7 @@ class Row(Node):
         fields = (("WORK", self.work), ("TILE", self.tile), ("REDUCE", self.reduce), ("STAGE", self.stage))
         return ",".join(f"{name}={value}" for name, value in fields if value)
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a block: t256, t16x16, w4 (warps)."""
         size = 1
