@@ -120,14 +120,6 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     return forms[schedule.form](census, schedule)
 
 
-def operations(kernel: tile.Kernel) -> float:
-    """Scalar operations of the kernel's form, each value once for each setting of its axes, a multiply-add as two."""
-    census = Census(kernel)
-    alone = (census.size(f.span if f.kind == "scan" else f.span | {f.axis}) for f in kernel.folds)
-    combining = sum(n if f.kind == "scan" else max(fold_slots(census, f), n) for f, n in zip(kernel.folds, alone, strict=True))
-    return census.slots(kernel.results) + sum(census.slots(f.lifts) for f in kernel.folds) + combining
-
-
 def fold_slots(census: Census, f: tile.Fold) -> float:
     """Slots of combining: one an element for a reduce (none where a product precedes a sum: they are one multiply-add), more for a
     twist."""
