@@ -37,10 +37,16 @@ def test_snippets_run(stem):
     sizes = [int(n) for n in workload.case.split()[-1].split("x")]
     program = workload.case.split()[0]
     rows, last, third = sizes[:1], [sizes[0], sizes[-1]], sizes[2 % len(sizes)]
-    shapes = {"(ab)c": last, "xw+(xa)b": [sizes[0], third], "x(w+ab)": [sizes[0], third],
+    if program == "qkv":
+        assert [list(y.shape) for y in results] == [sizes[:2], [sizes[0], third], [sizes[0], third]]
+        return
+    grouped = [*sizes[:2], sizes[3 % len(sizes)], sizes[-1]]
+    shapes = {"(ab)c": last, "lora": [sizes[0], third], "bmm": sizes[:3], "sdpa_grouped": grouped, "sdpa_grouped_causal": grouped,
+              "xw+(xa)b": [sizes[0], third], "x(w+ab)": [sizes[0], third],
               "silu(xg)(xu)": last, "embedding": [third, sizes[1 % len(sizes)]], "permute": [sizes[0], third, *sizes[1:2], *sizes[3:]],
               "maxpool": [*sizes[:2], *(n // 2 for n in sizes[2:])], "avgpool": [*sizes[:2], 1, 1],
-              **dict.fromkeys(("attention", "softcap_attention", "rope", "batchnorm", "groupnorm"), sizes),
+              **dict.fromkeys(("attention", "attention_causal", "sdpa", "sdpa_causal", "softcap_attention"), sizes),
+              **dict.fromkeys(("rope", "batchnorm", "groupnorm"), sizes),
               **dict.fromkeys(("logsumexp", "variance", "mean(ab)", "(uv)x", "max(x+y)", "sum", "mean", "var", "argmax"), rows),
               **dict.fromkeys(("cross_entropy", "sum(ab)", "sum_all", "mean_all", "var_all", "argmax_all"), [])}
     dtype = torch.int64 if program.startswith("argmax") else getattr(torch, TORCH_NAME[workload.dtype])

@@ -1,0 +1,71 @@
+"""What tensor cores are measured on: products of matrices, attention, and both fused with what stands around them in models.
+
+Sizes of products are rows, columns, length of the sum; of attention batch, heads, (heads of keys,) length, (length of keys,) depth.
+"""
+
+from __future__ import annotations
+
+
+def linear(inputs: int, outputs: int) -> str:
+    """A layer without bias from the size of one number to that of another."""
+    return f"nn.Linear({{{inputs}}}, {{{outputs}}}, bias=False, {{dtype}})"
+
+
+ATTENTION_INPUTS = ("q = torch.randn({0}, {1}, {2}, {3}, {dtype}); k = torch.randn({0}, {1}, {2}, {3}, {dtype}); "
+                    "v = torch.randn({0}, {1}, {2}, {3}, {dtype}); ")
+GROUPED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn({0}, {2}, {4}, {5}, {dtype}); "
+                  "v = torch.randn({0}, {2}, {4}, {5}, {dtype}); ")
+PROGRAMS = {
+    "linear+bias+gelu": "x = torch.randn({0}, {2}, {dtype}); F.gelu(nn.Linear({2}, {1}, {dtype})(x))",
+    "linear+residual": "x, r = torch.randn({0}, {2}, {dtype}), torch.randn({0}, {1}, {dtype}); "
+                       f"{linear(2, 1)}(x) + r",
+    "bmm": "a, b = torch.randn({0}, {1}, {3}, {dtype}), torch.randn({0}, {3}, {2}, {dtype}); a @ b",
+    "sdpa": ATTENTION_INPUTS + "F.scaled_dot_product_attention(q, k, v)",
+    "sdpa_causal": ATTENTION_INPUTS + "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    "attention_causal": ATTENTION_INPUTS + "m = torch.ones({2}, {2}, dtype=torch.bool).tril(); "
+                        "F.softmax((q @ k.transpose(-2, -1) * {3} ** -0.5).masked_fill(~m, float('-inf')), dim=-1) @ v",
+    "sdpa_grouped": GROUPED_INPUTS + "F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",
+    "sdpa_grouped_causal": GROUPED_INPUTS + "F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)",
+    "gated_mlp": "x = torch.randn({0}, {1}, {dtype}); "
+                 f"g, u, d = {linear(1, 2)}, {linear(1, 2)}, {linear(2, 1)}; d(F.silu(g(x)) * u(x))",
+    "mlp+residual": "x = torch.randn({0}, {1}, {dtype}); u, d = nn.Linear({1}, {2}, {dtype}), nn.Linear({2}, {1}, {dtype}); "
+                    "d(F.gelu(u(x))) + x",
+    "lora": f"x = torch.randn({{0}}, {{1}}, {{dtype}}); w, a, b = {linear(1, 2)}, {linear(1, 3)}, {linear(3, 2)}; w(x) + b(a(x))",
+    "qkv": f"x = torch.randn({{0}}, {{1}}, {{dtype}}); q, k, v = {linear(1, 1)}, {linear(1, 2)}, {linear(1, 2)}; (q(x), k(x), v(x))",
+}
+
+HALVES, BF16 = ("bf16", "fp16"), ("bf16",)
+GEMM = (
+    (("linear",), HALVES, ((4096,) * 3, (8192,) * 3, (2048,) * 3, (1024,) * 3)),
+    (("linear",), BF16, ((4096, 14336, 4096), (4096, 4096, 14336), (512, 4096, 4096), (512, 12288, 4096), (512, 28672, 4096), (128,) * 3)),
+    # projections and MLPs of Llama-3-8B and -70B, Qwen2.5-7B, Mixtral, BERT and ViT-L
+    (("linear",), BF16, ((2048, 6144, 4096), (2048, 4096, 14336), (2048, 28672, 4096), (2048, 8192, 8192), (2048, 10240, 8192),
+                         (2048, 28672, 8192), (2048, 4608, 3584), (2048, 3584, 3584), (2048, 18944, 3584), (2048, 3584, 18944),
+                         (512, 14336, 4096), (512, 4096, 14336), (512, 3584, 3584), (4096, 768, 768), (4096, 3072, 768), (4096, 768, 3072),
+                         (6304, 3072, 1024), (6304, 4096, 1024), (6304, 1024, 4096), (6304, 1024, 1024))),
+    (("linear",), BF16, tuple((m, n, 4096) for m in (1, 4, 16, 64) for n in (4096, 14336, 128256))),
+    (("matmul",), BF16, ((4096,) * 3, (2048,) * 3)),
+    (("linear",), ("fp32",), ((2048,) * 3,)),
+    (("bmm",), BF16, ((16, 1024, 1024, 1024), (96, 512, 512, 64))),
+)
+ATTENTION = (
+    (("sdpa", "sdpa_causal"), BF16, ((32, 16, 512, 64), (4, 16, 1024, 64), (4, 16, 4096, 64), (1, 16, 16384, 64),
+                                     (16, 16, 512, 128), (16, 16, 1024, 128), (4, 16, 4096, 128), (1, 16, 16384, 128),
+                                     (4, 8, 2048, 256))),
+    (("attention", "attention_causal"), BF16, ((4, 16, 1024, 64), (4, 16, 4096, 128))),
+    (("sdpa_grouped_causal",), BF16, ((1, 32, 8, 4096, 4096, 128),)),
+    (("sdpa_grouped",), BF16, ((1, 32, 4, 1, 131072, 128), (16, 32, 4, 1, 8192, 128), (64, 32, 4, 1, 1024, 128))),
+    (("softcap_attention",), BF16, ((4, 16, 1024, 64),)),
+)
+FUSED = (
+    (("linear+bias+gelu",), BF16, ((4096,) * 3, (2048, 3072, 768))),
+    (("linear+residual",), BF16, ((2048, 4096, 4096),)),
+    (("rmsnorm+linear",), BF16, ((4096,) * 3, (16, 4096, 4096))),
+    (("layernorm+linear",), BF16, ((4096,) * 3,)),
+    (("gated_mlp",), BF16, ((16, 4096, 14336), (4096, 4096, 14336))),
+    (("mlp+residual",), BF16, ((4096, 1024, 4096),)),
+    (("lora",), BF16, ((4096, 4096, 4096, 16), (16, 4096, 4096, 16))),
+    (("qkv",), BF16, ((16, 4096, 1024), (2048, 4096, 1024))),
+    (("(ab)c",), BF16, ((4096, 64, 4096, 64),)),
+)
+SUITES = {"gemm": GEMM, "attention": ATTENTION, "fused": FUSED}
