@@ -7,6 +7,7 @@ constants were fitted to an H200 (`benchmarks/results/h200`); the model ranks, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, pow
 from typing import NamedTuple
 
@@ -59,6 +60,24 @@ class Features(NamedTuple):
 def product_seconds(gpu: Hardware) -> float:
     """What one product of halves takes of the whole GPU at best."""
     return 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
+
+
+def seconds_beside(parts: Sequence[Features], again: float, gpu: Hardware) -> float:
+    """The predicted time of one launch of kernels of as many threads.  A kernel whose blocks fill the GPU leaves the others no room: they
+    take at least its time, of one with fewer blocks than multiprocessors the share that it keeps busy."""
+    launch = gpu.launch_us * 1e-6
+    kept = sum((seconds(f, gpu) - launch) * min(1.0, f.blocks / gpu.sms) for f in parts)
+    return max(seconds(beside(parts, again), gpu), launch + kept)
+
+
+def beside(parts: Sequence[Features], again: float) -> Features:
+    """What kernels of as many threads do beside each other in one launch; `again`: bytes that several read, of which all but one find them
+    in the second-level cache.  Every block has the registers and the shared memory of the largest, and waits as the slowest does."""
+    columns = [*zip(*parts, strict=True)]
+    total, most = Features(*map(sum, columns)), Features(*map(max, columns))
+    access = sum(f.access * f.dram_bytes for f in parts) / max(total.dram_bytes, 1)
+    return total._replace(dram_bytes=total.dram_bytes - again, block_bytes=most.block_bytes, threads=most.threads, registers=most.registers,
+                          shared_bytes=most.shared_bytes, steps=most.steps, joins=most.joins, access=access)
 
 
 def slot_seconds(gpu: Hardware) -> float:
