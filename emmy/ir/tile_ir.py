@@ -88,9 +88,7 @@ class Row(Node):
     place: str = ""
 
     def __str__(self) -> str:
-        fields = (("PLACE", self.place), ("WORK", self.work), ("TILE", self.tile), ("REDUCE", self.reduce), ("STAGE", self.stage),
-                  ("RASTER", self.raster))
-        return ",".join(f"{name}={value}" for name, value in fields if value)
+        return ",".join(f"{name}={value}" for name in ("PLACE", *ROW_FIELDS[:-1]) if (value := getattr(self, name.lower())))
 
     @cached_property
     def threads(self) -> int:
