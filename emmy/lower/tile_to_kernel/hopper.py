@@ -43,11 +43,13 @@ from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, int32
-from emmy.ir.loop_ir import Load, load_of
+from emmy.ir.loop_ir import Load, Value, load_of
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.finish import finish
+from emmy.lower.tile_to_kernel.fragments import HeldSums
 from emmy.lower.tile_to_kernel.hopper_result import Result
+from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted, products
 
@@ -250,6 +252,10 @@ class Multiplication:
         self.each_tile(scope, tile_)
         result.end(scope)
 
+    def held(self) -> dict[Value, Held]:
+        """Where each fold's result is."""
+        return {p.fold.result(): HeldSums(array, dt.f32, True, True) for p, array in zip(self.products, self.sums, strict=True)}
+
     def step(self, scope: Emitter, slot: Expr, step: Expr, group: Expr) -> None:
         """The products of a stage; the first of a tile begin its sums."""
         t = self.tiling
@@ -273,7 +279,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(schedule.row)
     scope = Emitter(kernel)
     m = Multiplication(scope, kernel, schedule, t)
-    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, dict(zip((p.fold.result() for p in m.products), m.sums, strict=True)))
+    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, m.held())
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
     alone = copying.child()
