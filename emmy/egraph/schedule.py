@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
-from emmy.egraph.bulk import bulk_facts
+from emmy.egraph.bulk import bulk_facts, twist_facts
 from emmy.egraph.rulebook import EGraph, hardware_rules, math_classes, scope
 from emmy.egraph.rulefile import PHASES
 from emmy.errors import EmmyError
@@ -27,7 +27,7 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
          "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow", "WgmmaRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -79,6 +79,11 @@ def options(pins: tile.Row) -> list[str]:
         wide, rows, columns, depth = cover.groups()
         out += [f"(WgmmaOption {' '.join((group[1], rows, wide, columns, depth, ring[1], str(p)))})" for p in (0, 1)]
     out += [f"(RasterOption {blocks[1]})"] if blocks else []
+    crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
+    ring, layers = re.match(r"^d(\d+)q(\d+)/smem-tma$", pins.stage), re.match(r"^gb(\d+)/p(\d+)(/live)?$", pins.raster)
+    if crew and keys and ring:
+        out += [f"(WgmmaTwistOption {crew[1]} {int(bool(crew[2]))} {keys[1]} {ring[1]} {ring[2]})"]
+    out += [f"(LayersOption {layers[1]})", f"(BlocksOption {layers[2]})"] if layers else []
     out += [f"(BlocksOption {blocks[2].removeprefix('/p')})"] if blocks and blocks[2] else []
     return out
 
@@ -116,7 +121,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
-    out += [*load_facts(kernel, free), *bulk_facts(kernel, free)]
+    out += [*load_facts(kernel, free), *bulk_facts(kernel, free), *twist_facts(kernel, free)]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
@@ -236,6 +241,10 @@ class _Reader:
         if name == "MmaTwistRow":
             p, m, n, d = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async")
+        if name == "WgmmaTwistRow":
+            groups, turns, keys, d, q, layers, blocks, live = map(number, args[1:])
+            atom = f"wgmma_m64n{keys}k16_{self.engine.value_to_string(args[0])}_f32"
+            return tile.Row(f"g{groups}/ws" + "-turns" * turns, f"{atom}/f1x1", "", f"d{d}q{q}/smem-tma", f"gb{layers}/p{blocks}" + "/live" * live)
         if name == "WgmmaRow":
             groups, m, wide, n, k, d, together, blocks = map(number, args[1:])
             atom = f"wgmma_m64n{wide}k16_{self.engine.value_to_string(args[0])}_f32"

@@ -15,6 +15,7 @@ from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
 from emmy.lower.tile_to_kernel.scalar import stride
 from emmy.tune.wgmma_features import wgmma_features
+from emmy.tune.wgmma_twist_features import wgmma_twist_features
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -326,6 +327,8 @@ def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:
+    if schedule.row.tile.startswith("wgmma"):
+        return wgmma_twist_features(census, schedule)
     if schedule.row.tile.startswith("mma"):
         return _tensor_twist(census, schedule)
     kernel = census.kernel

@@ -33,6 +33,14 @@ class KeyTiles:
         self.whole_ends = self.below((*tail, *(ix.div(x, width) for x in found.whole.highs)), self.count)
         self.masked_first = bool(tail) or found.whole != ALL
 
+    @property
+    def total(self) -> int:
+        """Tiles of keys that all tiles of rows go through, together."""
+        def at(terms: list[Ix], row: int) -> list[int]:
+            return [ix.evaluate(x, lambda leaf: row) for x in terms]
+
+        return sum(max(min(at(self.ends, r)) - max([0, *at(self.firsts, r)]), 1) for r in range(self.tiles))
+
     def bounds(self, x: Ix) -> tuple[int, int]:
         return ix.bounds(x, lambda leaf: self.tiles)
 
