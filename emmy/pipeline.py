@@ -78,7 +78,7 @@ class Program:
     @cached_property
     def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
         """Each distinct kernel once; a launch names its kernel, and an empty output needs none."""
-        return tuple(tile_to_kernel.lower(s.kernel) for s in self.choice.scheduled.values() if prod(s.kernel.output.shape))
+        return tuple(tile_to_kernel.lower(s.kernel) for s in self.choice.scheduled.values() if prod(s.kernel.shape))
 
     @cached_property
     def cuda(self) -> str:

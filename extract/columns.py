@@ -75,7 +75,8 @@ def _graph(kernels: Kernels, columns: dict[Key, Kernel]) -> tuple[Graph, dict[st
     named = {str(n): k for n, k in enumerate(columns.values())}
     classes: dict[int, list[Node]] = {c: [] for c in number.values()}
     for name, k in named.items():
-        classes[number[k.writes]].append(Node(k.writes, tuple(number[t] for t in sorted(k.reads)), kernels.estimate(k), name))
+        (w,) = k.writes
+        classes[number[w]].append(Node(w, tuple(number[t] for t in sorted(k.reads)), kernels.estimate(k), name))
     return Graph({c: tuple(nodes) for c, nodes in classes.items()}, tuple(number[o] for o in kernels.problem.outputs)), named
 
 

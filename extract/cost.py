@@ -29,8 +29,9 @@ class Features(NamedTuple):
     `dram_bytes`: each tensor once.  `l2_bytes`: what multiprocessors ask of the second-level cache.  `reread_bytes`: what blocks
     read again, `block_bytes` of it by one block.  `l1_bytes`: what threads ask for, in whole sectors.  `slots`: fp32 instruction
     slots of all threads.  `shared_words`: 4-byte shared-memory words read by all threads.  `steps`, `joins`: dependent load
-    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores on halves, at `tensor_share` of their rate.  `bulk_bytes`: what
-    copy engines bring to shared memory.
+    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores on halves, at
+    `tensor_share` of their rate.  `bulk_bytes`: what copy engines bring to shared memory, if they do.  `start_us`: what passes before the
+    first product and after the last.
     """
 
     dram_bytes: float
@@ -50,6 +51,7 @@ class Features(NamedTuple):
     tensor_flops: float = 0
     tensor_share: float = TENSOR_SHARE
     bulk_bytes: float = 0
+    start_us: float = 0
 
 
 def seconds(f: Features, gpu: Hardware) -> float:
@@ -70,10 +72,10 @@ def seconds(f: Features, gpu: Hardware) -> float:
     issue, shared = f.slots / 128, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
     tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * f.tensor_share)
-    if f.bulk_bytes:
-        memory = max(memory, f.bulk_bytes / (gpu.bulk_TBs * 1e12) / busy)
-        hiding = 1.0            # products are asynchronous
+    if f.bulk_bytes:            # copies and products wait for no threads, and half the multiprocessors can fill the memory's bandwidth
+        tensor, hiding, idle = max(tensor, f.bulk_bytes / (gpu.bulk_TBs * 1e12)), 1.0, max(ceil(share) / share, 1.0) * busy
+        memory *= busy / min(2 * share, 1.0)
     work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))
     longest, *others = sorted((memory, work, chain), reverse=True)
-    return gpu.launch_us * 1e-6 + longest + 0.2 * sum(others)
+    return (gpu.launch_us + f.start_us) * 1e-6 + longest + 0.2 * sum(others)

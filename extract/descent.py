@@ -93,7 +93,7 @@ class Descent:
         """(dropped, added): drop one, drop two or three that one kernel reads, add one, swap one for another that its writer or its
         readers can load."""
         spare = sorted(live - frozenset(self.problem.outputs))
-        writer = {k.writes: k for k in kernels}
+        writer = {w: k for k in kernels for w in k.writes}
         least = self.kernels.least
         gain = {w: self.kernels.priced(k) - least[w] for w, k in writer.items()}    # the most that a better body saves
 
@@ -111,6 +111,6 @@ class Descent:
         out += dict.fromkeys((frozenset(c), none) for c in few)
         out += [(none, frozenset((u,))) for u in worth(live, live, 0.0)]
         for t in spare:
-            readers = [k.writes for k in kernels if t in k.reads]
+            readers = [w for k in kernels if t in k.reads for w in k.writes]
             out += [(frozenset((t,)), frozenset((u,))) for u in worth(live - {t}, [t, *readers], self.kernels.priced(writer[t]))]
         return out

@@ -101,7 +101,7 @@ class Kernels:
             parts |= self.mask[m.parts]
         memory, work = self.sum(parts & self.memory) + self.problem.traffic[writes], self.sum(parts & ~self.memory)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        return Kernel(writes, root, tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch + self.rent[writes])
+        return Kernel((writes,), (root,), tuple(sorted(body.items())), reads, max(memory, work) + self.problem.launch + self.rent[writes])
 
     def _settle(self, root: int, usable: dict[int, list[Member]]) -> dict[int, Member]:
         """Settle classes in the order of their cost (Knuth 1977), each cost a set of parts, the bits of a number: sharing is a union."""
@@ -163,7 +163,7 @@ class Kernels:
     def priced(self, kernel: Kernel) -> float:
         """What a kernel costs, asked of the caller once a body."""
         if kernel.key not in self.prices:
-            self.prices[kernel.key] = max(self.price(kernel) + self.rent[kernel.writes], kernel.floor)
+            self.prices[kernel.key] = max(self.price(kernel) + sum(self.rent[w] for w in kernel.writes), kernel.floor)
         return self.prices[kernel.key]
 
     def known(self, kernel: Kernel) -> bool:

@@ -65,5 +65,5 @@ def _path(step: dict[frozenset[str], Kernel | None], written: frozenset[str]) ->
     path: list[Kernel] = []
     while (k := step[written]) is not None:
         path.append(k)
-        written -= {k.writes}
+        written -= set(k.writes)
     return tuple(reversed(path))

@@ -36,15 +36,16 @@ class Problem(NamedTuple):
     rent: tuple[float, float] = (0.0, 0.0)
 
 
-Key = tuple[str, tuple[tuple[int, Member], ...]]
+Key = tuple[tuple[str, ...], tuple[tuple[int, Member], ...]]
 """What a kernel writes and its body."""
 
 
 class Kernel(NamedTuple):
-    """A kernel that writes one tensor: its body (one member a class, from the root down), what it reads, its least seconds."""
+    """A kernel: the tensors it writes, the class of each, its body (one member a class, from these roots down), what it reads, its least
+    seconds."""
 
-    writes: str
-    root: int
+    writes: tuple[str, ...]
+    roots: tuple[int, ...]
     body: tuple[tuple[int, Member], ...]
     reads: frozenset[str]
     floor: float
@@ -52,6 +53,10 @@ class Kernel(NamedTuple):
     @property
     def key(self) -> Key:
         return self.writes, self.body
+
+    def root(self, tensor: str) -> int:
+        """The class of a tensor that it writes."""
+        return self.roots[self.writes.index(tensor)]
 
 
 class Solution(NamedTuple):
@@ -63,18 +68,19 @@ class Solution(NamedTuple):
     @property
     def kept(self) -> frozenset[str]:
         """The tensors that it writes."""
-        return frozenset(k.writes for k in self.kernels)
+        return frozenset(w for k in self.kernels for w in k.writes)
 
 
 def launches(problem: Problem, kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
     """Kernels in launch order: the outputs in theirs, each after what it reads by name."""
-    writer = {k.writes: k for k in kernels}
-    order: dict[str, Kernel] = {}
+    writer = {w: k for k in kernels for w in k.writes}
+    order: dict[Key, Kernel] = {}
     stack = [(o, False) for o in reversed(problem.outputs)]
     while stack:
         w, ready = stack.pop()
+        k = writer[w]
         if ready:
-            order.setdefault(w, writer[w])
-        elif w not in order:
-            stack += [(w, True), *((r, False) for r in sorted(writer[w].reads, reverse=True))]
+            order.setdefault(k.key, k)
+        elif k.key not in order:
+            stack += [(w, True), *((r, False) for r in sorted(k.reads, reverse=True))]
     return tuple(order.values())

@@ -20,6 +20,7 @@ from emmy.instructions import (
     If,
     InitBarrier,
     Let,
+    LoadGlobal,
     LoadShared,
     MultiplyWarpgroup,
     MultiplyWarpgroupRegisters,
@@ -39,9 +40,23 @@ from emmy.instructions import (
 from emmy.instructions.bulk_copy import swizzled
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Block, Convert, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, const, fold, int32
+from emmy.ir.kernel_ir import (
+    Block,
+    Element,
+    Expr,
+    GlobalBuffer,
+    Kernel,
+    SharedBuffer,
+    Stmt,
+    TensorMap,
+    Thread,
+    Var,
+    const,
+    fold,
+    int32,
+)
 
-CONSUMERS, DEPTH, TRUE = 2, 64, const(dt.bool_, True)
+CONSUMERS, DEPTH = 2, 64
 
 
 def i32(name: str) -> Var:
@@ -69,12 +84,13 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
     size_a, size_b, size_c = rows * DEPTH, columns * DEPTH, 64 * 64
     across, down, steps = -(-n // columns), -(-m // rows), -(-k // DEPTH)
     t, tile, step, slot, phase, q, piece = Thread(), i32("tile"), i32("step"), i32("slot"), i32("phase"), i32("q"), i32("piece")
-    top, side, part, turn, lane = i32("top"), i32("side"), i32("part"), i32("turn"), i32("lane")
+    part, turn, lane = i32("part"), i32("turn"), i32("lane")
     row, column = i32("row"), i32("column")
 
     def operand(name: str, extent: int, size: int, major: str, swizzle: int = 128) -> TensorMap:
         by_k = major == "k"
-        return TensorMap(f"map_{name}", name, element, (extent, k) if by_k else (k, extent), (size, DEPTH) if by_k else (DEPTH, 64), swizzle)
+        shape, box = ((extent, k), (size, DEPTH)) if by_k else ((k, extent), (DEPTH, 64))
+        return TensorMap(f"map_{name}", name, element, shape, box, swizzle)
 
     def copy(name: str, first: Var, size: int, major: str) -> tuple[Stmt, ...]:
         def one(at: Expr | int, coordinates: tuple[Expr, ...]) -> Stmt:
@@ -90,11 +106,11 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
         return count(tile, Block(0), down * across, blocks,
             Let(row, (first + in_group % height) * rows), Let(column, in_group // height * columns), *body)
 
-    def at(major: str, size: int) -> Expr:
+    def at(major: str) -> Expr:
         """Where the operand of the q-th 16 along k begins, from where its tile does."""
         return q * 16 if major == "k" else q * 16 * 64
 
-    def unless(name: str, *s: Stmt) -> tuple[Stmt, ...]:
+    def unless[Part](name: str, *s: Part) -> tuple[Part, ...]:
         return () if name == leave_out else s
 
     producer = (
@@ -102,25 +118,26 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
         If(t == 0, (
             Declare(slot, int32(0)), Declare(phase, int32(0)),
             place(count(step, 0, steps, 1,
-                *unless("empty", WaitBarrier("empty", slot, phase ^ 1)),
+                *unless("empty", WaitBarrier("empty", slot, phase if leave_out == "turn" else phase ^ 1)),
                 *unless("expect", ExpectBytes("full", slot, (size_a + size_b) * element.bytes + bytes_more)),
                 *copy("a", row, rows, left_major), *copy("b", column, columns, right_major),
                 *advance(slot, phase, stages))))))
     release = If(lane == 0, (Arrive("empty", slot),))
     read = read_major or right_major
-    products = count(q, 0, DEPTH // 16, 1, unroll=True, *(
-        MultiplyWarpgroup(element, columns, "acc", int32(0), "tile_a", slot * size_a + part * 64 * DEPTH + at(left_major, rows), left_major,
-            "tile_b", slot * size_b + at(read, columns), read, (step > 0) | (q > 0)),))
+    products = count(q, 0, DEPTH // 16, 1,
+        MultiplyWarpgroup(element, columns, "acc", int32(0), "tile_a", slot * size_a + part * 64 * DEPTH + at(left_major), left_major,
+            "tile_b", slot * size_b + at(read), read, (step > 0) | (q > 0)), unroll=True)
     line = t % 128 // 32 * 16 + lane % 16
-    epilogue = count(piece, 0, columns // 64, 1, unroll=True, *(
+    buffer = (part * 2 + turn) * size_c
+    epilogue = count(piece, 0, columns // 64, 1,
         *unless("wait_stores", If(t % 128 == 0, (WaitStores(1, True),))),
         *unless("named_barrier", NamedBarrier(part + 1, 128)),
-        count(q, 0, 4, 1, StoreMatrices("tile_c", (part * 2 + turn) * size_c + swizzled(line * 64 + q * 16 + lane // 16 * 8, element),
+        count(q, 0, 4, 1, StoreMatrices("tile_c", buffer + swizzled(line * 64 + q * 16 + lane // 16 * 8, element),
             "acc", piece * 32 + q * 8, 8), unroll=True),
         *unless("fence_async", FenceAsync()),
         *unless("second_barrier", NamedBarrier(part + 1, 128)),
-        If(t % 128 == 0, (StoreTile("map_c", (row + part * 64, column + piece * 64), "tile_c", (part * 2 + turn) * size_c), CommitStores())),
-        Assign(turn, turn ^ 1)))
+        If(t % 128 == 0, (StoreTile("map_c", (row + part * 64, column + piece * 64), "tile_c", buffer), CommitStores())),
+        Assign(turn, turn ^ 1), unroll=True)
     consumer = (
         SetRegisters(232, True),
         Let(part, t // 128 - 1), Let(lane, t % 32), DeclareArray("acc", dt.f32, columns // 2),
@@ -128,7 +145,7 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
         place(
             count(step, 0, steps, 1,
                 *unless("full", WaitBarrier("full", slot, phase)),
-                *unless("fence_products", FenceProducts(("acc",))), products, CommitProducts(),
+                *unless("fence_products", FenceProducts(*unless("wait_products", ("acc",)))), products, CommitProducts(),
                 *((release,) if early else ()),
                 *unless("wait_products", WaitProducts(0)),
                 *(() if early else (release,)),
@@ -150,3 +167,47 @@ def gemm(m: int, n: int, k: int, *, element: DType = dt.bf16, columns: int = 256
         If(t == 0, start), *unless("barrier", Barrier()), If(t < 128, producer, consumer)),
         (operand("a", m, rows, left_major), operand("b", n, columns, right_major, swizzle),
          TensorMap("map_c", "c", element, (m, n), (64, 64))))
+
+
+def registers_product(columns: int = 64, *, element: DType = dt.f16, by_thread: bool = False, leave_out: str = "", major: str = "mn",
+                      bulk: int = 64, again: bool = False) -> Kernel:
+    """c[64, columns] = a[64, 16] b[16, columns] + bias, by one warpgroup with a in registers.
+
+    b comes as a tile, or is written by the threads if `by_thread`.  Faults: a statement to `leave_out`, another `major` of b, another
+    `bulk` of the bias to expect, or an operand that is set `again` while the product reads it."""
+    t, lane, warp, e, x, y = Thread(), i32("lane"), i32("warp"), i32("e"), Var("x", element), Var("y", dt.f32)
+    k, j, at = i32("k"), i32("j"), i32("at")
+    row = warp * 16 + lane // 4 + e // 2 % 2 * 8
+    acc, zero = Element("acc", dt.f32, e), int32(0)
+    chunks = columns // 64
+
+    def unless[Part](name: str, *s: Part) -> tuple[Part, ...]:
+        return () if name == leave_out else s
+
+    tiles = tuple(CopyTile("tile", int32(16 * 64 * p), "map_b", (zero, int32(64 * p)), "full", zero) for p in range(chunks))
+    written = count(at, t, 16 * columns, 128, Let(k, at // columns), Let(j, at % columns), LoadGlobal(x, "b", at),
+        StoreShared("tile", j // 64 * 1024 + swizzled(k * 64 + j % 64, element), x))
+    multiply = MultiplyWarpgroupRegisters(element, columns, "acc", zero, "left", zero, "tile", zero, major, const(dt.bool_, False), 1024)
+    return Kernel(f"registers_product_{element}",
+        (GlobalBuffer("a", element, 64 * 16, "read"), GlobalBuffer("b", element, 16 * columns, "read"),
+         GlobalBuffer("bias", dt.f32, 64, "read"), GlobalBuffer("c", dt.f32, 64 * columns, "write")),
+        (SharedBuffer("tile", element, 16 * columns + 512, 1024), SharedBuffer("offset", dt.f32, 64), SharedBuffer("full", dt.i64, 1)),
+        (1, 1, 1), 128, (
+        Let(lane, t % 32), Let(warp, t // 32),
+        If(t == 0, (InitBarrier("full", zero, 1), FenceBarriers())), Barrier(),
+        If(t == 0, (
+            ExpectBytes("full", zero, bulk * 4 + (0 if by_thread else 32 * columns)),
+            CopyBulk("offset", zero, "bias", zero, 64, "full", zero), *(() if by_thread else tiles))),
+        DeclareArray("acc", dt.f32, columns // 2), DeclareArray("left", element, 8),
+        count(e, 0, 8, 1, LoadGlobal(x, "a", row * 16 + lane % 4 * 2 + e % 2 + e // 4 * 8), SetElement("left", element, e, x), unroll=True),
+        *((written, *unless("fence_async", FenceAsync()), *unless("named_barrier", NamedBarrier(int32(1), 128))) if by_thread else ()),
+        *unless("wait", WaitBarrier("full", zero, zero)),
+        FenceProducts(*unless("fence", ("left",))), multiply,
+        *((SetElement("left", element, zero, Element("left", element, zero)),) if again else ()),
+        CommitProducts(), WaitProducts(0, *unless("pin", ("acc",))), SyncWarp(),
+        count(e, 0, columns // 2, 1, LoadShared(y, "offset", (e // 4 * 8 + lane % 4 * 2 + e % 2) % 64),
+            StoreGlobal("c", row * columns + e // 4 * 8 + lane % 4 * 2 + e % 2, acc + y), unroll=True)),
+        (TensorMap("map_b", "b", element, (16, columns), (16, 64)),))
+
+
+EVERY = (gemm(128, 256, 128), gemm(200, 136, 72, element=dt.f16, columns=128, left_major="mn", right_major="mn"), registers_product())

@@ -142,7 +142,7 @@ def test_the_cheaper_bracketing_is_taken(dtype: torch.dtype) -> None:
     assert reads(right) == [{"b", "c"}, {"a"}] and reads(left) == [{"a", "b"}, {"c"}]
     for program in (right, left):
         small, product = program.tile.kernels
-        assert small.output.shape == (64, 64) and folds(small) == [("reduce", 4096)] and folds(product) == [("reduce", 64)]
+        assert small.shape == (64, 64) and folds(small) == [("reduce", 4096)] and folds(product) == [("reduce", 64)]
 
 
 def test_chained_matmuls_are_fused_when_tiny_and_cut_when_large() -> None:
@@ -214,7 +214,7 @@ def test_rms_norm_before_a_linear_writes_no_normalised_tensor() -> None:
         return functional.linear(functional.rms_norm(x, (4096,), g), w)
 
     program = compile(fn, of(4096, 4096), of(4096), of(4096, 4096))
-    written = [k.output.shape for k in program.tile.kernels]
+    written = [k.shape for k in program.tile.kernels]
     assert written == [(4096,), (4096, 4096)]
     assert program.tile.kernels[-1].schedule is not None and program.tile.kernels[-1].schedule.form == "contraction"
 

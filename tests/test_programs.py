@@ -93,7 +93,7 @@ def assert_accurate(program: Program, tensors: dict[str, torch.Tensor], simulate
 
 def work(program: Program) -> int:
     """Elements the kernels compute, each counted once for every element that its folds run over."""
-    return sum(int(np.prod(k.output.shape)) * max(1, sum(k.extents[f.axis] for f in k.folds)) for k in program.tile.kernels)
+    return sum(int(np.prod(k.shape)) * max(1, sum(k.extents[f.axis] for f in k.folds)) for k in program.tile.kernels)
 
 
 @each

@@ -51,7 +51,7 @@ def kernels() -> Iterator[tile.Kernel]:
         tensors = {name: tile.Tensor(name, t.shape if isinstance(t, loop.Definition) else t.dims, t.element)
                    for name, t in program.tensors.items()}
         name = program.outputs[0][1]
-        yield loop_to_tile.kernel("k", bodies[region.home[name]], tensors[name], region.output_axes[name], region.extents, tensors)
+        yield loop_to_tile.kernel("k", (bodies[region.home[name]],), (tensors[name],), region.output_axes[name], region.extents, tensors)
 
 
 def judged(extra: Iterable[tuple[str, str]] = ()) -> tuple[Counter[str], str]:

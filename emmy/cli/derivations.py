@@ -101,9 +101,10 @@ def difference(before: float | None, after: float | None) -> str:
 def taken(told: Explanation, notation: Notation, width: int) -> Iterator[Text]:
     """The kernels extracted, in launch order, with their forms and rows."""
     bodies = told.derivation.steps[-1].bodies if told.derivation.steps else told.derivation.written
-    for tensor, scheduled in told.kernels.items():
-        head = f"     {notation.head(tensor)} = "
-        yield line(head + notation.tree(tensor, bodies[tensor], width - len(head) - 14), us(scheduled.seconds), width)
+    for writes, scheduled in told.kernels.items():
+        for tensor in writes:
+            head, cost = f"     {notation.head(tensor)} = ", us(scheduled.seconds) if tensor == writes[0] else ""
+            yield line(head + notation.tree(tensor, bodies[tensor], width - len(head) - 14), cost, width)
         yield Text(f"       {named(scheduled)}  {row(scheduled)}", style="dim")
 
 
@@ -130,8 +131,8 @@ def not_taken(told: Explanation, notation: Notation, width: int, whole: bool) ->
         yield Text("     weighed with what tensors between kernels cost besides: a launch on the host, and room in caches", style="dim")
     if told.unasked:
         yield Text(f"     {told.unasked} more tensors were not asked about: --alternatives", style="dim")
-    for tensor, (chosen, *others) in told.forms.items():
-        name = named(told.kernels[tensor])
+    for writes, (chosen, *others) in told.forms.items():
+        name = named(told.kernels[writes])
         if whole:
             yield from [Text(f"     {name}")] if len(told.forms) > 1 else []
             yield from forms(chosen, others, width)
@@ -170,8 +171,8 @@ def facts(told: Explanation) -> dict[str, Any]:
         "steps": [{"rule": s.rule, "forward": s.forward, "tensor": s.tensor, "us": micro(total(cost)),
                    "changes": [[notation.tree(s.tensor, x) for x in change] for change in s.changes.items()]}
                   for s, cost in zip(found.steps, told.costs[1:], strict=True)],
-        "kernels": [{"name": named(s), "tensor": t, "row": row(s), "us": micro(s.seconds), "forms": list(map(_form, told.forms[t]))}
-                    for t, s in told.kernels.items()],
+        "kernels": [{"name": named(s), "tensors": list(writes), "row": row(s), "us": micro(s.seconds),
+                     "forms": list(map(_form, told.forms[writes]))} for writes, s in told.kernels.items()],
         "weighed_us": micro(told.weighed),
         "alternatives": [{"tensor": a.tensor, "kept": a.kept, "kernels": a.kernels, "us": micro(a.seconds)} for a in told.alternatives],
     }

@@ -57,9 +57,9 @@ def command(file: options.File = None, snippet: options.Snippet = None, target: 
         out.print()
         out.print(rules_fired(program))
     for scheduled in program.choice.scheduled.values() if rows else ():
-        kernel, reads = scheduled.kernel, ", ".join(f"{t.name}: {t.element}{list(t.shape)}" for t in scheduled.kernel.tensors)
-        written = f"{kernel.output.name}: {kernel.output.element}{list(kernel.output.shape)}"
-        out.print(f"\nkernel {kernel.name}({reads}) -> {written}", markup=False, soft_wrap=True)
+        kernel = scheduled.kernel
+        reads, writes = (", ".join(f"{t.name}: {t.element}{list(t.shape)}" for t in of) for of in (kernel.tensors, kernel.outputs))
+        out.print(f"\nkernel {kernel.name}({reads}) -> {writes}", markup=False, soft_wrap=True)
         out.print(legal_rows(scheduled, program, rows))
     if json is not None:
         regions = [{"uses": len(s.uses), **derivations.facts(t)} for s, t in zip(program.stretches, told, strict=True)]

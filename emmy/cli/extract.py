@@ -54,7 +54,7 @@ def table(choice: Choice) -> Table:
     shown.add_column("predicted", justify="right")
     for k in choice.program.kernels:
         said = of_kernel(choice, k)
-        shown.add_row(said["kernel"], said["identity"], said["row"], said["writes"], f"{said['predicted_us']:.2f} µs")
+        shown.add_row(said["kernel"], said["identity"], said["row"], ", ".join(said["writes"]), f"{said['predicted_us']:.2f} µs")
     return shown
 
 
@@ -62,7 +62,7 @@ def of_kernel(choice: Choice, kernel: Kernel) -> dict[str, Any]:
     """A kernel as JSON says it."""
     scheduled = choice.scheduled[kernel.name]
     return {"kernel": kernel.name, "identity": scheduled.identity, "row": str(kernel.schedule.row) if kernel.schedule else "",
-            "reads": [t.name for t in kernel.tensors], "writes": kernel.output.name, "predicted_us": scheduled.seconds * 1e6}
+            "reads": [t.name for t in kernel.tensors], "writes": [t.name for t in kernel.outputs], "predicted_us": scheduled.seconds * 1e6}
 
 
 def fields(alternative: Alternative) -> dict[str, Any]:

@@ -38,10 +38,11 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
     out |= {f"(set (SideOperands {axes(side)}) {len(loads)})": None for side, loads in operands.items()}
     for rows, columns in pairs:
         if rows in operands and columns in operands:
-            kept = parts_of(free, [kernel.result], columns, rows, {f.result() for f in kernel.folds})
-            boxes = maps.result(kernel.output, kernel.outer, sorted(rows), sorted(columns), sorted(outs - rows - columns), kernel.extents)
+            kept = parts_of(free, kernel.results, columns, rows, {f.result() for f in kernel.folds})
+            groups = sorted(rows), sorted(columns), sorted(outs - rows - columns)
+            boxed = sum(maps.result(t, kernel.outer, *groups, kernel.extents) is not None for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
-            out[f"(set (StoreBytes {axes(rows)} {axes(columns)}) {2 * maps.BOX_BYTES if boxes else 0})"] = None
+            out[f"(set (StoreBytes {axes(rows)} {axes(columns)}) {2 * maps.BOX_BYTES * boxed})"] = None
     return list(out)
 
 
@@ -70,8 +71,9 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
                 out += [f'({name} "{t.name}" "{half}")'] if whole and found and all(found) else []
             units = [v.unit for v in keys if v] + [maps.LINE if v.by_depth else 16 for v in held if v]
             out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if len(units) == len(keys) + len(held) else []
-        boxes = maps.result(kernel.output, kernel.outer, sorted(rows), sorted(columns), batch, kernel.extents) if columns else None
-        out += [f'(set (TwistStoreBytes "{t.name}") {2 * maps.BOX_BYTES if boxes else 0})']
+        groups = sorted(rows), sorted(columns), batch
+        boxed = sum(maps.result(x, kernel.outer, *groups, kernel.extents) is not None for x in kernel.outputs) if columns else 0
+        out += [f'(set (TwistStoreBytes "{t.name}") {2 * maps.BOX_BYTES * boxed})']
         if rows <= outs and live(kernel, t, tuple(sorted(rows)), 64).some != ALL:
             out += [f'(LiveKeys "{t.name}")']
     return out

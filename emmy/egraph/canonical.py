@@ -31,6 +31,12 @@ class Speller:
         self.lines: dict[Value, str] = {}
         self.text: list[str] = []
 
+    def copy(self) -> Speller:
+        """One that goes on from here."""
+        made = Speller(self.positions, self.extents)
+        made.axes, made.tensors, made.lines, made.text = dict(self.axes), dict(self.tensors), dict(self.lines), list(self.text)
+        return made
+
     def axis(self, a: int) -> str:
         if a in self.positions:
             return f"i{self.positions[a]}"

@@ -221,14 +221,14 @@ class Forest:
                 spelling = dict(kernels[writes].body)[c].spelling
                 term = next(t for t in self.outlined.terms[c] if repr(t) == spelling)
                 if term.kind == "Tensor" and term.label not in self.region.home:
-                    made[writes, c] = self.inlined(build(term.label, kernels[term.label].root), c, term)
+                    made[writes, c] = self.inlined(build(term.label, kernels[term.label].root(term.label)), c, term)
                 else:
                     node = self.named[c, term]
                     made[writes, c] = Tree(node, tuple(build(writes, k) for k in self.classes(node.op, node.args)))
                     self.indexed |= {k: build(writes, k) for k in term.indexed}
             return made[writes, c]
 
-        return build(tensor, kernels[tensor].root)
+        return build(tensor, kernels[tensor].root(tensor))
 
     def inlined(self, body: Tree, c: int, load: Term) -> Tree:
         """The body of a derived tensor where class `c` loads it, at axes of its own: the load itself if no member of `c` says so."""

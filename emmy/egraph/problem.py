@@ -14,6 +14,7 @@ from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.ir.tensor_ir import Input
+from emmy.lower.tensor_to_loop import rename
 from extract.cost import TENSOR_SHARE
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
@@ -183,11 +184,29 @@ def mirrored(t: Term, members: tuple[Term, ...]) -> bool:
     return t.kind == "Binary" and t.kids[0] > t.kids[1] and t._replace(kids=t.kids[::-1]) in members
 
 
-def body(outlined: Outlined, kernel: Kernel) -> Value:
-    """The Loop IR body of an extracted kernel."""
+def bodies(outlined: Outlined, kernel: Kernel) -> tuple[Value, ...]:
+    """The Loop IR bodies of an extracted kernel, one for each tensor that it writes, over the axes of the first."""
+    made = built(outlined, kernel)
+    first = outlined.kept[kernel.writes[0]].axes
+    return tuple(rename(made[root], onto(outlined.kept[w].axes, first)) for w, root in zip(kernel.writes, kernel.roots, strict=True))
+
+
+def onto(axes: tuple[int, ...], others: tuple[int, ...]) -> dict[int, int]:
+    """A permutation that takes `axes` to `others`, so that it captures none."""
+    to = dict(zip(axes, others, strict=True))
+    for a in set(others) - to.keys():
+        back = next(x for x, y in to.items() if y == a)
+        while back in to.values():
+            back = next(x for x, y in to.items() if y == back)
+        to[a] = back
+    return {a: b for a, b in to.items() if a != b}
+
+
+def built(outlined: Outlined, kernel: Kernel) -> dict[int, Value]:
+    """The value of each class in the bodies of a kernel."""
     chosen = {c: next(t for t in outlined.terms[c] if repr(t) == m.spelling) for c, m in kernel.body}
     made: dict[int, Value] = {}
-    stack = [(kernel.root, False)]
+    stack = [(root, False) for root in kernel.roots]
     while stack:
         c, ready = stack.pop()
         if c in made:
@@ -198,6 +217,6 @@ def body(outlined: Outlined, kernel: Kernel) -> Value:
         else:
             stack.append((c, True))
             stack.extend((k, False) for k in t.kids)
-    return made[kernel.root]
+    return made
 
 

@@ -75,16 +75,16 @@ def options(pins: tile.Row) -> list[str]:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
     group, blocks = re.match(r"^g(\d+)x1/ws$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
     cover, ring = re.match(r"^wgmma_m64n(\d+)k16_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma$", pins.stage)
-    if group and cover and ring:
+    if group and cover:
         wide, rows, columns, depth = cover.groups()
-        out += [f"(WgmmaOption {' '.join((group[1], rows, wide, columns, depth, ring[1], str(p)))})" for p in (0, 1)]
-    out += [f"(RasterOption {blocks[1]})"] if blocks else []
+        out += [f"(WgmmaOption {' '.join((group[1], rows, wide, columns, depth))})"]
+    out += [f"(RingOption {ring[1]})"] if ring else []
+    out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
-    ring, layers = re.match(r"^d(\d+)q(\d+)/smem-tma$", pins.stage), re.match(r"^gb(\d+)/p(\d+)(/live)?$", pins.raster)
-    if crew and keys and ring:
-        out += [f"(WgmmaTwistOption {crew[1]} {int(bool(crew[2]))} {keys[1]} {ring[1]} {ring[2]})"]
+    rings, layers = re.match(r"^d(\d+)q(\d+)/smem-tma$", pins.stage), re.match(r"^gb(\d+)/p(\d+)(/live)?$", pins.raster)
+    if crew and keys and rings:
+        out += [f"(WgmmaTwistOption {crew[1]} {int(bool(crew[2]))} {keys[1]} {rings[1]} {rings[2]})"]
     out += [f"(LayersOption {layers[1]})", f"(BlocksOption {layers[2]})"] if layers else []
-    out += [f"(BlocksOption {blocks[2].removeprefix('/p')})"] if blocks and blocks[2] else []
     return out
 
 
@@ -107,7 +107,7 @@ def why_not(read: _Reader, wanted: tile.Row, legal: Iterable[tile.Schedule]) -> 
 # -- a kernel as facts ----------------------------------------------------------------------------------------------
 def facts(kernel: tile.Kernel) -> list[str]:
     """The fold tree as the facts that rules/tile/syntax.egg declares."""
-    free = tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result))
+    free = tile.free_axes(kernel.roots)
     outs = frozenset(kernel.outer)
     last = kernel.axes[-1] if kernel.axes else (-1, 1)
     top = [f.name for f in kernel.folds if f.span <= outs]
@@ -115,7 +115,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})",
-            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {kernel.output.element.bytes})",
+            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
+            f"(set (OutputCount) {len(kernel.outputs)})",
             f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",

@@ -2,14 +2,15 @@
 
 A value is a NumPy scalar where all lanes agree and an array of 32 otherwise.  A mask is None where all 32 lanes are active.
 Memory remembers who last wrote and read each element, as a tag: epoch * threads + thread.  A barrier starts an epoch, and so
-does a block; accesses of two threads are ordered when they lie in different epochs of one block.
+does a block; accesses of two threads are ordered when they lie in different epochs of one block, or when one thread has seen the
+other's in a kernel whose warps meet in part too (see `emmy.evaluate.asynchronous`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from inspect import isgeneratorfunction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Kernel, Stmt, Thread, Var
 from emmy.ir.operators import OPERATORS
+
+if TYPE_CHECKING:
+    from emmy.evaluate.asynchronous import Engine
+    from emmy.evaluate.products import Sums
 
 Value = Any
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,20 +44,39 @@ class Fault(Exception):
 class Warp:
     """32 threads: their registers by slot, the lanes that are active, and the memory they see."""
 
-    __slots__ = ("registers", "mask", "full", "threads", "block", "memory", "tags", "base", "first", "steps", "limit", "size", "copies")
+    __slots__ = ("registers", "mask", "full", "threads", "block", "memory", "tags", "base", "first", "steps", "limit", "size", "copies",
+                 "number", "span", "engine", "seen", "products", "stores", "fenced")
 
-    def __init__(self, first_thread: int, size: int, block: tuple[int, ...], slots: int, memory: dict[str, Memory], limit: int) -> None:
+    def __init__(self, first_thread: int, size: int, block: tuple[int, ...], slots: int, memory: dict[str, Memory], limit: int,
+                 engine: Engine | None = None) -> None:
         self.registers: list[Any] = [None] * slots
         self.threads = np.arange(first_thread, first_thread + 32, dtype=np.int32)
         self.full: Mask = self.threads < size if first_thread + 32 > size else None
         self.mask, self.block, self.memory, self.size = self.full, tuple(map(np.int32, block)), memory, size
-        self.steps, self.limit = 0, limit
+        self.steps, self.limit, self.number = 0, limit, first_thread // 32
         self.copies: list[list[Callable[[], None]]] = [[]]      # groups of copies under way, the open one last
+        self.engine: Any = engine
+        self.span = size if engine is None else engine.span
+        self.seen: Any = None if engine is None else np.full((32, self.span), -1, np.int64)
+        self.products: list[list[Callable[[], None]]] = [[]]    # of products
+        self.stores: dict[int, list[list[Callable[[], None]]]] = {}     # of stores, by lane
+        self.fenced = False     # whether products may begin
 
     def enter(self, epoch: int, first_epoch: int) -> None:
         """Starts an epoch of a block whose first one is `first_epoch`."""
-        self.base, self.first = epoch * self.size, first_epoch * self.size
+        self.base, self.first = epoch * self.span, first_epoch * self.span
         self.tags = self.threads.astype(np.int64) + self.base
+        if self.seen is not None:
+            self.seen[np.arange(32), self.threads] = self.tags
+
+    def advance(self) -> None:
+        """Begins a new moment within an epoch."""
+        self.tags = self.tags + self.span
+        self.seen[np.arange(32), self.threads] = self.tags
+
+    @property
+    def clock(self) -> int:
+        return int(self.tags[0]) // self.span
 
     def lanes(self, condition: Value) -> Mask:
         """The active lanes where `condition` holds."""
@@ -107,6 +131,9 @@ class RegisterArray:
     def __init__(self, name: str, rows: list[Value]) -> None:
         self.name, self.rows = name, rows
         self.unset: list[Mask] = [None] * len(rows)
+        self.touched = any(row is not None for row in rows)     # since products were last told
+        self.sums: dict[int, Sums] = {}                         # sums of products, by their first register
+        self.borrowed: dict[int, int] = {}                      # first registers of operands under way, and of how many products
 
     def _bounds(self, w: Warp, i: int) -> None:
         if not 0 <= i < len(self.rows):
@@ -116,12 +143,25 @@ class RegisterArray:
         self._bounds(w, i)
         row, unset = self.rows[i], self.unset[i]
         if row is None or unset is not None and np.any(w.active_of(unset)):
+            self._own(w, i)
             readers = w.threads[w.active_of(True if unset is None else unset)]
             raise Fault("uninitialised", f"{self.name}[{i}] is read before it is set", readers)
         return row
 
+    def _own(self, w: Warp, i: int) -> None:
+        """Fault if the register is a product's."""
+        for first, sums in self.sums.items():
+            if first <= i < first + sums.registers:
+                raise Fault("race", f"{self.name}[{i}] is a product's sum, and no wait_products that names {self.name} stands between",
+                            w.active(w.mask))
+        if any(first <= i < first + 8 for first in self.borrowed):
+            raise Fault("race", f"{self.name}[{i}] is set while a product reads it", w.active(w.mask))
+
     def set(self, w: Warp, i: int, value: Value) -> None:
         self._bounds(w, i)
+        if self.sums or self.borrowed:
+            self._own(w, i)
+        self.touched = True
         if w.mask is None:
             self.rows[i], self.unset[i] = value, None
         elif self.rows[i] is None:
@@ -180,6 +220,11 @@ class Memory:
         self._watch_write(w, at, tags)
         self.data[at] = value
 
+    def put(self, w: Warp, at: Array, values: Array, lane: int) -> None:
+        """Sets elements on behalf of one lane."""
+        self._watch_write(w, at, np.full(at.shape, w.tags[lane]))
+        self.data[at] = values
+
     def copy(self, w: Warp, index: Value, value: Value, lanes: Mask, width: int) -> Callable[[], None]:
         """Like `write`, but the elements arrive when the function returned is called; until then any access to them is a race."""
         at = self._locate(w, index, lanes, width)
@@ -187,7 +232,7 @@ class Memory:
             at, value = at[..., lanes], value[..., lanes]
         self._watch_write(w, at, w.tags if lanes is None else w.tags[lanes])
         threads = w.active(lanes).astype(np.int64)
-        self.writer[at] = UNDER_WAY * w.size + threads
+        self.writer[at] = UNDER_WAY * w.span + threads
 
         def arrive() -> None:
             self.data[at] = value
@@ -197,7 +242,10 @@ class Memory:
     @staticmethod
     def _unordered(w: Warp, tags: Array, other: Array) -> Array:
         """Where `other` was another thread, in this epoch or in an earlier block."""
-        return np.asarray((other != tags) & ((other >= w.base) | (other < w.first) & (other >= 0)))
+        bad = np.asarray((other != tags) & ((other >= w.base) | (other < w.first) & (other >= 0)))
+        if w.seen is not None and bad.any():
+            bad &= other > w.seen[tags % w.span % 32, other % w.span]
+        return bad
 
     def _watch_read(self, w: Warp, at: Array, tags: Array) -> None:
         writer = self.writer[at]
@@ -226,11 +274,13 @@ class Memory:
 
     def _fault(self, w: Warp, kind: str, at: Array, tags: Array, bad: Array, other: Array, what: str) -> None:
         k = tuple(np.argwhere(bad)[0])
-        tag = int(other[k])
-        when = " of an earlier block" if tag < w.first else ", whose copy is under way" if tag >= UNDER_WAY * w.size else ""
-        who = f"thread {tag % w.size}{when}"
-        threads = np.unique(np.broadcast_to(tags, at.shape)[bad] % w.size)
-        raise Fault(kind, f"element {at[k]} of {self.name} {what.format(other=who)}", threads)
+        threads = np.unique(np.broadcast_to(tags, at.shape)[bad] % w.span)
+        raise Fault(kind, f"element {at[k]} of {self.name} {what.format(other=self._who(w, int(other[k])))}", threads)
+
+    def _who(self, w: Warp, tag: int) -> str:
+        """Whose tag it is."""
+        when = " of an earlier block" if tag < w.first else ", whose copy is under way" if tag >= UNDER_WAY * w.span else ""
+        return f"thread {tag % w.span}{when}"
 
 
 class Machine:

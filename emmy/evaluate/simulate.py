@@ -10,8 +10,9 @@ from itertools import product
 
 import numpy as np
 
+from emmy.evaluate.asynchronous import Engine, Wait
 from emmy.evaluate.machine import Fault, Machine, Memory, Warp
-from emmy.ir.kernel_ir import Kernel, Stmt, verify
+from emmy.ir.kernel_ir import Kernel, Stmt, verify, walk
 from emmy.ir.kernel_text import print_statement
 
 
@@ -21,9 +22,15 @@ class SimulationError(Exception):
     argument       a buffer that the kernel does not take as given
     bounds         an element outside its buffer, or a vector that is not aligned
     uninitialised  a read of what nobody wrote
-    race           two threads at one element, one of them writing, with no barrier between
-    barrier        a barrier that not all threads reach
+    race           two threads at one element, one of them writing, with no barrier between; so are copies, stores and products under way
+    barrier        a barrier that not all threads reach, or more than it counts
     shuffle        a shuffle of a warp whose lanes are not all active
+    fence          the copy engine or a product meets what was set or written and not fenced for it
+    bytes          copies of other sizes than the barrier they complete on expects
+    alignment      a tile that does not begin where its swizzle does
+    warpgroup      four warps that do not do together what a warpgroup does
+    registers      more registers than there are, or a move in the wrong direction
+    unfinished     a warp that ends while its products run or its stores are read, a block while copies are on their way
     deadlock       warps that wait for what never comes
     steps          a loop that does not end
     unwritten      an element of the output that no thread wrote
@@ -51,19 +58,23 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
                 f"{p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
     parameters = {p.name: Memory(p.name, buffers[p.name], written=p.access == "read") for p in kernel.parameters}
     machine = Machine(kernel, lambda w, fault, s: _explain(kernel, w, fault, s))
+    asynchronous = any(s.asynchronous for s in walk(kernel.body))
     epoch = 0
     with np.errstate(all="ignore"):
         for z, y, x in product(*(range(n) for n in reversed(kernel.grid))):
-            shared = {b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
-            warps = [Warp(t, kernel.block, (x, y, z), len(machine.slots), parameters | shared, limit) for t in range(0, kernel.block, 32)]
-            epoch = _run_block(kernel, warps, machine.main, epoch)
+            engine = Engine(kernel) if asynchronous else None
+            shared = engine.shared if engine else {
+                b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
+            memory, slots = {**parameters, **shared}, len(machine.slots)
+            warps = [Warp(t, kernel.block, (x, y, z), slots, memory, limit, engine) for t in range(0, kernel.block, 32)]
+            epoch = _run_block(kernel, warps, machine.main, epoch, engine)
     for p in kernel.parameters:
         if poison and p.access == "write" and (missing := np.flatnonzero(parameters[p.name].writer < 0)).size:
             raise SimulationError("unwritten", f"kernel {kernel.name} leaves {missing.size} of {p.length} elements of {p.name} unset, "
                 f"the first {missing[0]}")
 
 
-def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterator[object]], first: int) -> int:
+def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterator[object]], first: int, engine: Engine | None) -> int:
     """Runs the warps of a block from epoch `first`; the epoch that follows its last."""
     epoch = first
     running = {w: main(w) for w in warps}
@@ -79,19 +90,45 @@ def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterato
                 try:
                     waits[w] = next(program)
                 except StopIteration:
+                    if engine and (left := engine.unfinished(w)):
+                        where = f"kernel {kernel.name}, block {_block(w)}"
+                        raise SimulationError("unfinished", f"{where}: {_threads(w)} end, and {left}") from None
                     del running[w]
         sites = {waits[w] for w in running}
         if sites and all(isinstance(s, int) for s in sites):
             if len(running) < len(warps) or len(sites) > 1:
                 raise SimulationError("barrier", _barrier(kernel, warps, running, waits))
-            epoch += 1
+            if engine:
+                engine.meet(warps)
+            epoch = max(w.clock for w in warps) + 1
             for w in running:
                 w.enter(epoch, first)
                 waits[w] = None
         elif running and not moved:
-            raise SimulationError("deadlock", f"kernel {kernel.name}, block {_block(warps[0])}: "
-                f"no warp can go on; waiting: {', '.join(_threads(w) for w in running)}")
-    return epoch + 1
+            if engine and engine.flights:
+                _land(kernel, engine)
+            else:
+                raise _deadlock(kernel, warps, running, waits)
+    if engine and engine.flights:
+        raise SimulationError("unfinished", f"kernel {kernel.name}, block {_block(warps[0])} ends while copies are on their way to it")
+    return max(w.clock for w in warps) + 1
+
+
+def _land(kernel: Kernel, engine: Engine) -> None:
+    """All copies on their way arrive, in the order in which they were asked for."""
+    flights, engine.flights = engine.flights, []
+    for w, s, land in flights:
+        try:
+            land()
+        except Fault as fault:
+            raise _explain(kernel, w, fault, s) from None
+
+
+def _deadlock(kernel: Kernel, warps: list[Warp], running: Mapping[Warp, object], waits: Mapping[Warp, object]) -> SimulationError:
+    kinds = {wait.kind for w in running if isinstance(wait := waits[w], Wait)} - {"deadlock"}
+    states = [f"{_threads(w)}{f' ({wait.why})' if isinstance(wait := waits[w], Wait) else ''}" for w in running]
+    return SimulationError(kinds.pop() if len(kinds) == 1 else "deadlock",
+        f"kernel {kernel.name}, block {_block(warps[0])}: no warp can go on; waiting: {', '.join(states)}")
 
 
 def _explain(kernel: Kernel, w: Warp, fault: Fault, s: Stmt) -> SimulationError:

@@ -25,19 +25,20 @@ def evaluate_tile(program: tile.Program, arrays: Mapping[str, Array]) -> list[Ar
             raise EmmyError(f"no value for {name!r}", f"pass an array for each of {', '.join(program.inputs)}")
     tensors = {name: arrays[name] for name in program.inputs}
     for kernel in program.kernels:
-        tensors[kernel.output.name] = evaluate_kernel(kernel, tensors)
+        tensors |= zip((o.name for o in kernel.outputs), evaluate_kernel(kernel, tensors), strict=True)
     return [tensors[name] for _, name in program.outputs]
 
 
-def evaluate_kernel(kernel: tile.Kernel, tensors: Mapping[str, Array]) -> Array:
-    """The kernel's output.  `tensors`: those it reads; EmmyError where one is missing or of another type."""
+def evaluate_kernel(kernel: tile.Kernel, tensors: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The kernel's outputs.  `tensors`: those it reads; EmmyError where one is missing or of another type."""
     read = bound(((t.name, t.shape, t.element) for t in kernel.tensors), tensors)
     space = Space({Ax(a): n for a, n in (*kernel.axes, *kernel.inner)})
-    return stored(evaluate(unfold(kernel), space, read), kernel.output.shape, kernel.output.element)
+    values = zip(unfold(kernel), kernel.outputs, strict=True)
+    return tuple(stored(evaluate(value, space, read), output.shape, output.element) for value, output in values)
 
 
-def unfold(kernel: tile.Kernel) -> Value:
-    """The Loop IR body of a kernel over its output axes: the inverse of `emmy.lower.loop_to_tile.kernel`."""
+def unfold(kernel: tile.Kernel) -> tuple[Value, ...]:
+    """The Loop IR bodies of a kernel over its output axes: the inverse of `emmy.lower.loop_to_tile.kernel`."""
     made: dict[Value, Value] = {}
 
     def at(x: Ix) -> Ix:
@@ -52,7 +53,7 @@ def unfold(kernel: tile.Kernel) -> Value:
 
     folds = {f.name: f for f in kernel.folds}
     roots = [x for f in kernel.folds for x in (*f.lifts, *(loop.indices(f.upto) if f.upto is not None else ()))]
-    for v in loop.walk((*roots, kernel.result)):
+    for v in loop.walk((*roots, *kernel.results)):
         match v:
             case tile.FoldResult(name, channel): made[v] = reduction(folds[name], channel)
             case loop.Load(t, element, point): made[v] = loop.Load(t, element, tuple(map(at, point)))
@@ -61,4 +62,4 @@ def unfold(kernel: tile.Kernel) -> Value:
             case loop.Cast(element, x): made[v] = loop.Cast(element, made[x])
             case loop.Round(element, x): made[v] = loop.Round(element, made[x])
             case _: made[v] = v
-    return made[kernel.result]
+    return tuple(made[result] for result in kernel.results)

@@ -7,14 +7,21 @@ Indices into shared buffers count elements as they lie there; `swizzled` tells w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from emmy.instructions.arithmetic import spell
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Scope, SharedBuffer, Stmt, TensorMap
+from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt, TensorMap
 from emmy.ir.node import IRError
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step, Warp
 
 PIECE = 16      # bytes that a swizzle moves together
 
@@ -40,6 +47,18 @@ def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: s
         raise IRError(f"a tile of {name} at element {index.value} of {buffer}; it is aligned to {tile.alignment} bytes")
 
 
+def tile_traffic(kernel: Kernel, name: str) -> float:
+    """The bytes of a tile, as a share of each thread: one of the block asks for it."""
+    return sum(m.bytes for m in kernel.maps if m.name == name) / kernel.block
+
+
+def _lanes(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
+    """For each active lane: its number, and its integer of each of these."""
+    rows = [w.spread(v) for v in values]
+    for lane in np.flatnonzero(w.active_of(True)):
+        yield (int(lane), *(int(r[lane]) for r in rows))
+
+
 class PrefetchMap(Stmt):
     """The map is brought near, so that the first copy need not wait for it."""
 
@@ -52,6 +71,9 @@ class PrefetchMap(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_prefetch_map(&{self.map});"]
 
+    def meaning(self, machine: Machine) -> Step:
+        return lambda w: None
+
 
 class CopyTile(Stmt):
     """The tile of `map` at `coordinates`, outermost first, begins its way to `index` of the shared buffer `target`; its bytes count on
@@ -63,6 +85,7 @@ class CopyTile(Stmt):
     coordinates: tuple[Expr, ...]
     barrier: str
     at: Expr
+    asynchronous = True
     syntax = "copy_tile {target}[{index}] = {map}{coordinates} on {barrier}[{at}]"
 
     def check(self, scope: Scope) -> None:
@@ -76,6 +99,28 @@ class CopyTile(Stmt):
         return [f"emmy_copy_tile_{len(self.coordinates)}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.tiles import Tile
+
+        tile, index, at = Tile(machine.kernel, self.map), machine.value(self.index), machine.value(self.at)
+        coordinates = [machine.value(e) for e in self.coordinates]
+
+        def run(w: Warp) -> None:
+            outer = w.mask
+            for lane, start, barrier, *where in _lanes(w, index(w), at(w), *(c(w) for c in coordinates)):
+                w.mask = np.arange(32) == lane
+                tile.check(w, self.target, start)
+                phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
+                memory = w.engine.shared[self.target]
+                place = memory.engine_write(w, start, tile.count, lane)
+                values = tile.read(w.memory[tile.map.buffer].data, where)
+                w.engine.fly(w, self, phases, tile.map.bytes, partial(memory.land, place, values))
+            w.mask = outer
+        return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
+
 
 class CopyBulk(Stmt):
     """`count` elements of a global buffer from `source` on, a multiple of 16 bytes at a multiple of 16, begin their way to `index` of the
@@ -88,12 +133,14 @@ class CopyBulk(Stmt):
     count: int
     barrier: str
     at: Expr
+    asynchronous = True
     syntax = "copy_bulk {target}[{index} +: {count}] = {buffer}[{source}] on {barrier}[{at}]"
 
     def check(self, scope: Scope) -> None:
         to, of = scope.buffer(self.target, SharedBuffer), scope.buffer(self.buffer, GlobalBuffer)
         if to.element is not of.element or self.count < 1 or self.count * of.element.bytes % PIECE:
-            raise IRError(f"{self.count} elements from {of.element} to {to.element}; a bulk copy is a multiple of {PIECE} bytes of one dtype")
+            raise IRError(f"{self.count} elements from {of.element} to {to.element}; "
+                          f"a bulk copy is a multiple of {PIECE} bytes of one dtype")
         if of.access != "read":
             raise IRError(f"{self.buffer} is written by the kernel")
         for index in (self.index, self.source):
@@ -107,6 +154,32 @@ class CopyBulk(Stmt):
         return [f"emmy_copy_bulk(&{self.target}[{spell(self.index)}], &{self.buffer}[{spell(self.source)}], {size}, "
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.machine import Fault
+
+        index, source, at = map(machine.value, (self.index, self.source, self.at))
+        item = machine.kernel.types[self.buffer].bytes
+
+        def run(w: Warp) -> None:
+            outer = w.mask
+            for lane, start, first, barrier in _lanes(w, index(w), source(w), at(w)):
+                w.mask = np.arange(32) == lane
+                if start * item % PIECE or first * item % PIECE:
+                    raise Fault("alignment", f"a copy from element {first} of {self.buffer} to {start} of {self.target}; "
+                                             f"both begin at multiples of {PIECE} bytes", w.threads[lane])
+                phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
+                memory, data = w.engine.shared[self.target], w.memory[self.buffer].data
+                last = first + self.count - 1
+                if first < 0 or last >= len(data):
+                    raise Fault("bounds", f"elements {first} to {last} of {self.buffer}, which has {len(data)}", w.threads[lane])
+                place = memory.engine_write(w, start, self.count, lane)
+                w.engine.fly(w, self, phases, self.count * item, partial(memory.land, place, data[first:last + 1].copy()))
+            w.mask = outer
+        return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return self.count * kernel.types[self.buffer].bytes / kernel.block
+
 
 class StoreTile(Stmt):
     """The tile at `index` of the shared buffer `source` begins its way to `coordinates` of `map`, outermost first; elements outside the
@@ -116,6 +189,7 @@ class StoreTile(Stmt):
     coordinates: tuple[Expr, ...]
     source: str
     index: Expr
+    asynchronous = True
     syntax = "store_tile {map}{coordinates} = {source}[{index}]"
 
     def check(self, scope: Scope) -> None:
@@ -127,10 +201,33 @@ class StoreTile(Stmt):
         at = ", ".join(map(spell, self.coordinates))
         return [f"emmy_store_tile_{len(self.coordinates)}(&{self.map}, &{self.source}[{spell(self.index)}], {at});"]
 
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.tiles import Tile
+
+        tile, index = Tile(machine.kernel, self.map), machine.value(self.index)
+        coordinates = [machine.value(e) for e in self.coordinates]
+
+        def run(w: Warp) -> None:
+            outer = w.mask
+            for lane, start, *where in _lanes(w, index(w), *(c(w) for c in coordinates)):
+                w.mask = np.arange(32) == lane
+                tile.check(w, self.source, start)
+                memory, place = w.engine.shared[self.source], slice(start, start + tile.count)
+                memory.engine_read(w, place, w.seen[lane], 1)
+                at, values = tile.written(memory.data[place], where)
+                w.memory[tile.map.buffer].put(w, at, values, lane)
+                w.stores.setdefault(lane, [[]])[-1].append(partial(memory.engine_done, w, place, lane))
+            w.mask = outer
+        return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
+
 
 class CommitStores(Stmt):
     """The stores of tiles that a thread has asked for since the last commit become its youngest group."""
 
+    asynchronous = True
     syntax = "commit_stores"
 
     def check(self, scope: Scope) -> None:
@@ -139,6 +236,12 @@ class CommitStores(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return ["emmy_commit_stores();"]
 
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            for (lane,) in _lanes(w):
+                w.stores.setdefault(lane, [[]]).append([])
+        return run
+
 
 class WaitStores(Stmt):
     """A thread waits until at most `pending` of its groups of stores are under way; with `read`, until all but these have been read from
@@ -146,6 +249,7 @@ class WaitStores(Stmt):
 
     pending: int
     read: bool
+    asynchronous = True
     syntax = "wait_stores {pending}{read}"
 
     def check(self, scope: Scope) -> None:
@@ -155,10 +259,21 @@ class WaitStores(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_wait_stores{'_read' * self.read}<{self.pending}>();"]
 
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            for (lane,) in _lanes(w):
+                groups = w.stores.get(lane, [[]])
+                for group in groups[:max(0, len(groups) - 1 - self.pending)]:
+                    for done in group:
+                        done()
+                    group.clear()
+        return run
+
 
 class FenceAsync(Stmt):
     """What this thread wrote to shared memory is seen by the copy engine and by products, once they meet the thread."""
 
+    asynchronous = True
     syntax = "fence_async"
 
     def check(self, scope: Scope) -> None:
@@ -166,3 +281,9 @@ class FenceAsync(Stmt):
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return ["emmy_fence_async();"]
+
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            for memory in w.engine.shared.values():
+                memory.fence(w, w.mask)
+        return run

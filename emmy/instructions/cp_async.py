@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from emmy.instructions.arithmetic import spell
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Scope, SharedBuffer, Stmt
+from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class CopyAsync(Stmt):
             w.copies[-1].append(w.memory[self.target].copy(w, index(w), value, w.mask, width))
         return run
 
-    def traffic(self, types: Mapping[str, DType]) -> int:
+    def traffic(self, kernel: Kernel) -> float:
         return BYTES
 
 

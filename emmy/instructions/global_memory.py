@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from emmy.instructions.memory import Load, LoadVector, Store, StoreVector
-from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import GlobalBuffer
+from emmy.ir.kernel_ir import GlobalBuffer, Kernel
 
 
 class LoadGlobal(Load):
@@ -15,8 +12,8 @@ class LoadGlobal(Load):
     space = GlobalBuffer
     syntax = "load_global {var:new} = {buffer}[{index}]< if {guard}>< else {otherwise}>"
 
-    def traffic(self, types: Mapping[str, DType]) -> int:
-        return types[self.buffer].bytes
+    def traffic(self, kernel: Kernel) -> float:
+        return kernel.types[self.buffer].bytes
 
 
 class LoadGlobalVector(LoadVector):
@@ -25,8 +22,8 @@ class LoadGlobalVector(LoadVector):
     space = GlobalBuffer
     syntax = "load_global_vector {array}[{offset} +: {width}] = {buffer}[{index}]"
 
-    def traffic(self, types: Mapping[str, DType]) -> int:
-        return self.width * types[self.buffer].bytes
+    def traffic(self, kernel: Kernel) -> float:
+        return self.width * kernel.types[self.buffer].bytes
 
 
 class StoreGlobal(Store):
@@ -35,8 +32,8 @@ class StoreGlobal(Store):
     space = GlobalBuffer
     syntax = "store_global {buffer}[{index}] = {value}< if {guard}>"
 
-    def traffic(self, types: Mapping[str, DType]) -> int:
-        return types[self.buffer].bytes
+    def traffic(self, kernel: Kernel) -> float:
+        return kernel.types[self.buffer].bytes
 
 
 class StoreGlobalVector(StoreVector):
@@ -45,5 +42,5 @@ class StoreGlobalVector(StoreVector):
     space = GlobalBuffer
     syntax = "store_global_vector {buffer}[{index}] = {array}[{offset} +: {width}]"
 
-    def traffic(self, types: Mapping[str, DType]) -> int:
-        return self.width * types[self.buffer].bytes
+    def traffic(self, kernel: Kernel) -> float:
+        return self.width * kernel.types[self.buffer].bytes

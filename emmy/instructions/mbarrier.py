@@ -7,13 +7,19 @@ before it does not wait, so a fresh barrier lets parity 1 pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from emmy.instructions.arithmetic import spell
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step, Warp
 
 
 def check_barrier(scope: Scope, barrier: str, at: Expr) -> None:
@@ -32,6 +38,7 @@ class InitBarrier(Stmt):
     barrier: str
     at: Expr
     count: int
+    asynchronous = True
     syntax = "init_barrier {barrier}[{at}] {count}"
 
     def check(self, scope: Scope) -> None:
@@ -42,10 +49,21 @@ class InitBarrier(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_init_barrier(&{self.barrier}[{spell(self.at)}], {self.count});"]
 
+    def meaning(self, machine: Machine) -> Step:
+        at = machine.value(self.at)
+
+        def run(w: Warp) -> None:
+            k = at(w)
+            w.memory[self.barrier].write(w, k, 0, w.mask)
+            for one in np.unique(w.spread(k)[w.active_of(True)]):
+                w.engine.make(w, self.barrier, int(one), self.count)
+        return run
+
 
 class FenceBarriers(Stmt):
     """The barriers that this thread has made are seen by the copy engine too."""
 
+    asynchronous = True
     syntax = "fence_barriers"
 
     def check(self, scope: Scope) -> None:
@@ -54,6 +72,12 @@ class FenceBarriers(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return ["emmy_fence_barriers();"]
 
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            for (name, at), phases in w.engine.phases.items():
+                phases.fenced |= bool(np.isin(w.memory[name].writer[at] % w.span, w.active(w.mask)))
+        return run
+
 
 class ExpectBytes(Stmt):
     """Arrives at a barrier whose phase also waits for `bytes` of copies; a tile counts whole, also where the tensor clips it."""
@@ -61,6 +85,7 @@ class ExpectBytes(Stmt):
     barrier: str
     at: Expr
     bytes: int
+    asynchronous = True
     syntax = "expect_bytes {barrier}[{at}] {bytes}"
 
     def check(self, scope: Scope) -> None:
@@ -71,12 +96,20 @@ class ExpectBytes(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_expect_bytes(&{self.barrier}[{spell(self.at)}], {self.bytes});"]
 
+    def meaning(self, machine: Machine) -> Step:
+        at = machine.value(self.at)
+
+        def run(w: Warp) -> None:
+            w.engine.arrive(w, self.barrier, at(w), self.bytes)
+        return run
+
 
 class Arrive(Stmt):
     """Each active thread arrives at a barrier; what it did before is seen by those who wait for the phase."""
 
     barrier: str
     at: Expr
+    asynchronous = True
     syntax = "arrive {barrier}[{at}]"
 
     def check(self, scope: Scope) -> None:
@@ -85,6 +118,13 @@ class Arrive(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_arrive(&{self.barrier}[{spell(self.at)}]);"]
 
+    def meaning(self, machine: Machine) -> Step:
+        at = machine.value(self.at)
+
+        def run(w: Warp) -> None:
+            w.engine.arrive(w, self.barrier, at(w))
+        return run
+
 
 class WaitBarrier(Stmt):
     """Waits for the end of the phase of that parity, 0 or 1."""
@@ -92,6 +132,7 @@ class WaitBarrier(Stmt):
     barrier: str
     at: Expr
     parity: Expr
+    asynchronous = True
     syntax = "wait_barrier {barrier}[{at}] parity {parity}"
 
     def check(self, scope: Scope) -> None:
@@ -100,3 +141,10 @@ class WaitBarrier(Stmt):
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_wait_barrier(&{self.barrier}[{spell(self.at)}], {spell(self.parity)});"]
+
+    def meaning(self, machine: Machine) -> Step:
+        at, parity = machine.value(self.at), machine.value(self.parity)
+
+        def run(w: Warp) -> Iterator[object]:
+            yield from w.engine.wait(w, self.barrier, at(w), parity(w))
+        return run

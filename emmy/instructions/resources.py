@@ -23,20 +23,18 @@ class Resources(NamedTuple):
 
 def resources(kernel: Kernel) -> Resources:
     """The resources that the statements of `kernel` count."""
-    types = kernel.types
-
-    def count(body: tuple[Stmt, ...]) -> tuple[int, int, float]:
-        own, nested, moved, flops = 0, 0, 0, 0.0
+    def count(body: tuple[Stmt, ...]) -> tuple[int, float, float]:
+        own, nested, moved, flops = 0, 0, 0.0, 0.0
         for s in body:
             inner = [count(b) for b in s.bodies]
             own += s.words
             nested = max([nested, *(i[0] for i in inner)])
-            moved += s.traffic(types) + s.trips * sum(i[1] for i in inner)
+            moved += s.traffic(kernel) + s.trips * sum(i[1] for i in inner)
             flops += s.flops + sum(_flops(e) for e in s.expressions if isinstance(e, Apply)) + s.trips * sum(i[2] for i in inner)
         return own + nested, moved, flops
 
     registers, moved, flops = count(kernel.body)
-    return Resources(kernel.shared_bytes, registers, moved * kernel.threads, flops * kernel.threads)
+    return Resources(kernel.shared_bytes, registers, round(moved * kernel.threads), flops * kernel.threads)
 
 
 def _flops(e: Apply) -> float:

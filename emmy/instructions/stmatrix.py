@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from emmy.instructions.arithmetic import spell
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step, Warp
+
+LANE = np.arange(32)
 
 
 class StoreMatrices(Stmt):
@@ -39,3 +47,22 @@ class StoreMatrices(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         name = f"emmy_store_{'transposed' if self.transposed else 'matrices'}_{types[self.buffer]}"
         return [f"{name}<{self.width // 2}>(&{self.buffer}[{spell(self.index)}], &{self.array}[{spell(self.offset)}]);"]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.machine import converter
+
+        slot, offset, index = machine.slot(self.array), machine.value(self.offset), machine.value(self.index)
+        convert = converter(machine.arrays[self.array], machine.kernel.types[self.buffer])
+        used = None if self.width == 8 else LANE < 4 * self.width
+        # the piece (i, r, c) of the rows that lane 8i + r writes is held by lane 4r + c / 2, or 4c + r / 2, as element 2i + c % 2, or r % 2
+        i, r, c = LANE // 8, LANE % 8, np.arange(8)[:, None]
+        line, along = (c, r) if self.transposed else (r, c)
+
+        def run(w: Warp) -> None:
+            w.require_all("shuffle", "needs all 32 lanes of the warp", lanes=32)
+            at, array = int(offset(w)), w.registers[slot]
+            held = np.zeros((8, 32), convert(np.zeros(1, machine.arrays[self.array].numpy)).dtype)
+            for k in range(self.width):
+                held[k] = w.spread(convert(array.get(w, at + k)))
+            w.memory[self.buffer].write(w, index(w), held[2 * i + along % 2, 4 * line + along // 2], used, 8)
+        return run

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from emmy.instructions.arithmetic import spell
 from emmy.ir import dtype as dt
@@ -10,12 +11,16 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Const, Expr, Scope, Stmt
 from emmy.ir.node import IRError
 
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step, Warp
+
 
 class SetRegisters(Stmt):
     """The threads of a warpgroup keep `count` registers each; with `grow` they wait until others have given so many up."""
 
     count: int
     grow: bool
+    asynchronous = True
     syntax = "set_registers {count}{grow}"
 
     def check(self, scope: Scope) -> None:
@@ -25,12 +30,26 @@ class SetRegisters(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_{'grow' if self.grow else 'shrink'}_registers<{self.count}>();"]
 
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.asynchronous import Wait
+
+        site = machine.site()
+
+        def run(w: Warp) -> Iterator[object]:
+            w.require_all("warpgroup", "is reached by a part of a warp only", lanes=32)
+            if not w.engine.room(w, self.count):
+                yield Wait(lambda: w.engine.room(w, self.count), f"{self.count} registers a thread", "registers")
+            yield from w.engine.group(w).join(w, site, 4, "warpgroup", "waits for the other warps of its group to move registers",
+                                              lambda warps: w.engine.set_registers(warps, self.count, self.grow))
+        return run
+
 
 class NamedBarrier(Stmt):
     """`threads` threads, whole warps, arrive at the barrier `id` (1 to 15) before any goes on; orders their accesses to memory."""
 
     id: Expr
     threads: int
+    asynchronous = True
     syntax = "named_barrier {id} {threads}"
 
     def check(self, scope: Scope) -> None:
@@ -43,10 +62,19 @@ class NamedBarrier(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_named_barrier({spell(self.id)}, {self.threads});"]
 
+    def meaning(self, machine: Machine) -> Step:
+        id = machine.value(self.id)
+
+        def run(w: Warp) -> Iterator[object]:
+            w.require_all("barrier", "is reached by a part of a warp only", lanes=32)
+            yield from w.engine.named_barrier(w, w.uniform(id(w)), self.threads)
+        return run
+
 
 class SyncWarp(Stmt):
     """The lanes of a warp wait for each other; orders their accesses to memory."""
 
+    asynchronous = True
     syntax = "sync_warp"
 
     def check(self, scope: Scope) -> None:
@@ -54,3 +82,9 @@ class SyncWarp(Stmt):
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return ["__syncwarp();"]
+
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            w.require_all("barrier", "is reached by a part of a warp only")
+            w.engine.meet([w])
+        return run

@@ -13,14 +13,20 @@ free after a `wait_products` that covers the group, and sums may be read when it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from emmy.instructions.arithmetic import spell
-from emmy.instructions.mma import LEFT
+from emmy.instructions.mma import LEFT, gather
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Array, Machine, Step, Warp
 
 WARPGROUP, M, K, ALIGNMENT = 128, 64, 16, 1024
 MAJORS = ("k", "mn")
@@ -43,39 +49,13 @@ def check_operand(scope: Scope, element: DType, buffer: str, at: Expr, major: st
         raise IRError(f"an operand at element {at.value} of {buffer}; it begins in the first row of {ALIGNMENT} bytes")
 
 
-class _Product(Stmt):
-    """What both products have in common; `columns` is n."""
+class MultiplyWarpgroup(Stmt):
+    """`columns` / 2 elements of `into` from `into_at` on grow by the product of two tiles, or become it where `accumulate` is false."""
 
     element: DType
     columns: int
     into: str
     into_at: Expr
-
-    def check_product(self, scope: Scope, right: str, right_at: Expr, right_major: str, right_chunk: int, accumulate: Expr) -> None:
-        if self.element not in (dt.f16, dt.bf16):
-            raise IRError(f"matrices of {self.element}; a warpgroup multiplies f16 and bf16")
-        if not 8 <= self.columns <= 256 or self.columns % 8:
-            raise IRError(f"{self.columns} columns; a product has 8 to 256, a multiple of 8")
-        scope.elements(self.into, dt.f32, self.into_at, self.columns // 2)
-        check_operand(scope, self.element, right, right_at, right_major)
-        if right_chunk < 512 or right_chunk % 512:
-            raise IRError(f"{right_chunk} elements from 64 columns to the next; they are whole rows, a multiple of 512")
-        scope.expr(accumulate, dt.bool_)
-        scope.assigned.add(self.into)
-
-    def call(self, left: str, left_text: str, right: str, right_at: Expr, right_major: str, right_chunk: int, accumulate: Expr) -> str:
-        chunk = right_chunk * self.element.bytes if right_major == "mn" else 16
-        return (f"emmy_product_{self.element}_{self.columns}_{left}{right_major[0]}(&{self.into}[{spell(self.into_at)}], {left_text}, "
-                f"emmy_tile(&{right}[{spell(right_at)}], {chunk}), {spell(accumulate)});")
-
-    @property
-    def flops(self) -> float:
-        return 2 * M * self.columns * K / WARPGROUP
-
-
-class MultiplyWarpgroup(_Product):
-    """`columns` / 2 elements of `into` from `into_at` on grow by the product of two tiles, or become it where `accumulate` is false."""
-
     left: str
     left_at: Expr
     left_major: str
@@ -84,21 +64,36 @@ class MultiplyWarpgroup(_Product):
     right_major: str
     accumulate: Expr
     right_chunk: int = 4096
+    asynchronous = True
     syntax = ("wgmma_m64k16 {element} {columns} {into}[{into_at}] += {left}[{left_at}] {left_major} * {right}[{right_at}] {right_major} "
               "chunk {right_chunk} if {accumulate}")
 
     def check(self, scope: Scope) -> None:
-        self.check_product(scope, self.right, self.right_at, self.right_major, self.right_chunk, self.accumulate)
+        _check(scope, self)
         check_operand(scope, self.element, self.left, self.left_at, self.left_major)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        left = f"emmy_tile(&{self.left}[{spell(self.left_at)}], 16)"
-        return [self.call(self.left_major[0], left, self.right, self.right_at, self.right_major, self.right_chunk, self.accumulate)]
+        return [_call(self, self.left_major[0], f"emmy_tile(&{self.left}[{spell(self.left_at)}], 16)")]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.products import common, shared_operand
+
+        at = machine.value(self.left_at)
+        return _meaning(machine, self, lambda warps: shared_operand(
+            warps, self.left, common(warps, at, "where an operand begins"), self.left_major, M, 0))
+
+    @property
+    def flops(self) -> float:
+        return 2 * M * self.columns * K / WARPGROUP
 
 
-class MultiplyWarpgroupRegisters(_Product):
+class MultiplyWarpgroupRegisters(Stmt):
     """Like `MultiplyWarpgroup`, with the left matrix in registers: 8 elements of the array `left` from `left_at` on."""
 
+    element: DType
+    columns: int
+    into: str
+    into_at: Expr
     left: str
     left_at: Expr
     right: str
@@ -106,16 +101,73 @@ class MultiplyWarpgroupRegisters(_Product):
     right_major: str
     accumulate: Expr
     right_chunk: int = 4096
+    asynchronous = True
     syntax = ("wgmma_m64k16_registers {element} {columns} {into}[{into_at}] += {left}[{left_at}] * {right}[{right_at}] {right_major} "
               "chunk {right_chunk} if {accumulate}")
 
     def check(self, scope: Scope) -> None:
-        self.check_product(scope, self.right, self.right_at, self.right_major, self.right_chunk, self.accumulate)
+        _check(scope, self)
         scope.elements(self.left, self.element, self.left_at, len(LEFT))
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        left = f"&{self.left}[{spell(self.left_at)}]"
-        return [self.call("r", left, self.right, self.right_at, self.right_major, self.right_chunk, self.accumulate)]
+        return [_call(self, "r", f"&{self.left}[{spell(self.left_at)}]")]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.products import borrow, common
+
+        slot, at = machine.slot(self.left), machine.value(self.left_at)
+
+        def left(warps: list[Warp]) -> Array:
+            first = common(warps, at, "where an operand begins")
+            for w in warps:
+                borrow(w, w.registers[slot], first)
+            return np.concatenate([gather(w, w.registers[slot], first, LEFT, (K, K)) for w in warps])
+        return _meaning(machine, self, left)
+
+    @property
+    def flops(self) -> float:
+        return 2 * M * self.columns * K / WARPGROUP
+
+
+Product = MultiplyWarpgroup | MultiplyWarpgroupRegisters
+
+
+def _check(scope: Scope, s: Product) -> None:
+    if s.element not in (dt.f16, dt.bf16):
+        raise IRError(f"matrices of {s.element}; a warpgroup multiplies f16 and bf16")
+    if not 8 <= s.columns <= 256 or s.columns % 8:
+        raise IRError(f"{s.columns} columns; a product has 8 to 256, a multiple of 8")
+    scope.elements(s.into, dt.f32, s.into_at, s.columns // 2)
+    check_operand(scope, s.element, s.right, s.right_at, s.right_major)
+    if s.right_chunk < 512 or s.right_chunk % 512:
+        raise IRError(f"{s.right_chunk} elements from 64 columns to the next; they are whole rows, a multiple of 512")
+    scope.expr(s.accumulate, dt.bool_)
+    scope.assigned.add(s.into)
+
+
+def _call(s: Product, left: str, operand: str) -> str:
+    chunk = s.right_chunk * s.element.bytes if s.right_major == "mn" else 16
+    return (f"emmy_product_{s.element}_{s.columns}_{left}{s.right_major[0]}(&{s.into}[{spell(s.into_at)}], {operand}, "
+            f"emmy_tile(&{s.right}[{spell(s.right_at)}], {chunk}), {spell(s.accumulate)});")
+
+
+def _meaning(machine: Machine, s: Product, left: Callable[[list[Warp]], Array]) -> Step:
+    from emmy.evaluate.products import accumulate, common, shared_operand
+
+    site, into, into_at, keep = machine.site(), machine.slot(s.into), machine.value(s.into_at), machine.value(s.accumulate)
+    right_at = machine.value(s.right_at)
+
+    def act(warps: list[Warp]) -> None:
+        warps = sorted(warps, key=lambda w: w.number)
+        a = left(warps)
+        b = shared_operand(warps, s.right, common(warps, right_at, "where an operand begins"), s.right_major, s.columns, s.right_chunk)
+        accumulate(warps, [w.registers[into] for w in warps], common(warps, into_at, "where the sums begin"), a @ b.T,
+                   bool(common(warps, keep, "whether sums are kept")))
+
+    def run(w: Warp) -> Iterator[object]:
+        w.require_all("warpgroup", "is reached by a part of a warp only", lanes=32)
+        yield from w.engine.group(w).join(w, site, 4, "warpgroup", "waits for the other warps of its group at a product", act)
+    return run
 
 
 def _pins(scope: Scope, arrays: tuple[str, ...]) -> None:
@@ -129,6 +181,7 @@ class FenceProducts(Stmt):
     """What this thread has set in the arrays `registers` is there for the products that follow."""
 
     registers: tuple[str, ...] = ()
+    asynchronous = True
     syntax = "fence_products< of {registers}>"
 
     def check(self, scope: Scope) -> None:
@@ -137,10 +190,24 @@ class FenceProducts(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [*(f"emmy_pin({name});" for name in self.registers), "emmy_fence_products();"]
 
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.products import pin
+
+        slots = [machine.slot(name) for name in self.registers]
+
+        def run(w: Warp) -> None:
+            w.require_all("warpgroup", "is reached by a part of a warp only", lanes=32)
+            w.fenced = True
+            for slot in slots:
+                pin(w, w.registers[slot])
+                w.registers[slot].touched = False
+        return run
+
 
 class CommitProducts(Stmt):
     """The products since the last commit become the youngest group of the warpgroup."""
 
+    asynchronous = True
     syntax = "commit_products"
 
     def check(self, scope: Scope) -> None:
@@ -149,12 +216,19 @@ class CommitProducts(Stmt):
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return ["emmy_commit_products();"]
 
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            w.require_all("warpgroup", "is reached by a part of a warp only", lanes=32)
+            w.products.append([])
+        return run
+
 
 class WaitProducts(Stmt):
     """Waits until at most `pending` groups of products are under way.  The sums in the arrays `registers` may then be read and set."""
 
     pending: int
     registers: tuple[str, ...] = ()
+    asynchronous = True
     syntax = "wait_products {pending}< of {registers}>"
 
     def check(self, scope: Scope) -> None:
@@ -164,3 +238,18 @@ class WaitProducts(Stmt):
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_wait_products<{self.pending}>();", *(f"emmy_pin({name});" for name in self.registers)]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.products import pin
+
+        slots = [machine.slot(name) for name in self.registers]
+
+        def run(w: Warp) -> None:
+            w.require_all("warpgroup", "is reached by a part of a warp only", lanes=32)
+            while len(w.products) - 1 > self.pending:
+                for done in w.products.pop(0):
+                    done()
+            for slot in slots:
+                pin(w, w.registers[slot])
+                w.registers[slot].touched = True
+        return run

@@ -46,9 +46,12 @@ BODY = "tuple[Stmt, ...]"      # the annotation of a field that is a block of st
 
 
 class Stmt(Node):
-    """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it."""
+    """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it.
+
+    `asynchronous`: warps meet in part, or work goes on beside them."""
 
     syntax: ClassVar[str]
+    asynchronous: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         STATEMENTS[cls.__name__] = cls
@@ -86,8 +89,8 @@ class Stmt(Node):
         """The 32-bit registers its names hold."""
         return 0
 
-    def traffic(self, types: Mapping[str, DType]) -> int:
-        """The bytes of global memory that one thread moves."""
+    def traffic(self, kernel: Kernel) -> float:
+        """The bytes of global memory that one thread of the kernel moves."""
         return 0
 
     @property
@@ -133,8 +136,9 @@ class TensorMap(Node):
     """A parameter of a kernel that tells the copy engine how the tensor in the global buffer `buffer` lies.
 
     The tensor is row-major with the extents `shape`, outermost first, and begins where the buffer does.  One copy moves a tile of the
-    extents `box`: what lies outside the tensor is read as zeros and not written.  In shared memory the tile is row-major too, and
-    `swizzle` (128, 64, 32 or 0 bytes) then permutes 16-byte pieces: bits 4 and on of an address are xored with bits 7 and on.
+    extents `box`: what lies outside the tensor is read as zeros and not written.  In shared memory the tile is row-major too.  Where
+    its rows have `swizzle` (128, 64 or 32, not 0) bytes, their 16-byte pieces change places: bits 4 and on of an address are xored with
+    bits 7 and on, 3, 2 or 1 of them.
     """
 
     name: str
@@ -148,10 +152,12 @@ class TensorMap(Node):
         inner, item = self.box[-1] * self.element.bytes if self.box else 0, self.element.bytes
         if not 1 <= len(self.shape) == len(self.box) <= 5 or min(self.shape) < 1 or not all(1 <= n <= 256 for n in self.box):
             raise IRError(f"map {self.name} of a tensor {self.shape} in tiles {self.box}: 1 to 5 extents each, those of a tile up to 256")
-        if self.swizzle not in (0, 32, 64, 128) or self.swizzle and inner > self.swizzle:
-            raise IRError(f"map {self.name}: rows of {inner} bytes, swizzled by {self.swizzle}; it is 128, 64, 32 or 0, and no less than a row")
+        if self.swizzle not in (0, 32, 64, 128) or self.swizzle and inner != self.swizzle:
+            raise IRError(f"map {self.name}: rows of {inner} bytes, swizzled by {self.swizzle}; "
+                          "that is 128, 64 or 32, as long as a row, or 0")
         if inner % 16 or len(self.shape) > 1 and self.shape[-1] * item % 16:
-            raise IRError(f"map {self.name}: rows of {self.shape[-1] * item} and {inner} bytes; the rows of tensor and tile are multiples of 16")
+            raise IRError(f"map {self.name}: rows of {self.shape[-1] * item} and {inner} bytes; "
+                          "the rows of tensor and tile are multiples of 16")
 
     @property
     def bytes(self) -> int:
@@ -343,7 +349,8 @@ def verify(kernel: Kernel) -> None:
     if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, limits, strict=True)):
         raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to {limits}")
     if not 1 <= kernel.cluster <= 8 or kernel.grid[0] % kernel.cluster:
-        raise IRError(f"{kernel.name}: clusters of {kernel.cluster} blocks in a grid {kernel.grid}; 1 to 8, and they divide the grid along x")
+        raise IRError(f"{kernel.name}: clusters of {kernel.cluster} blocks in a grid {kernel.grid}; "
+                      "they are of 1 to 8, and divide the grid along x")
     try:
         Scope(buffers, {}, set()).body(kernel.body)
     except IRError as error:

@@ -2,7 +2,7 @@
 
 A fold runs over one axis: a `reduce` by a monoid, a `scan` up to a point, or a `twist` (a monoid conjugated by a
 bijection; recipe "softmax") with a score and several channels.  It sits where its dependencies put it: computed once
-for each setting of the axes it depends on.  The result is a value over the output axes that reads folds by name.
+for each setting of the axes it depends on.  A result is a value over the output axes that reads folds by name.
 
 A schedule row is the canonical spelling of how the tree is placed on the machine; which rows a kernel has is derived by
 `rules/tile`, and a row's `form` says which algorithm of `emmy.lower.tile_to_kernel` realises it and over which axes.
@@ -127,15 +127,16 @@ class Schedule(Node):
 
 
 class Kernel(Node):
-    """One kernel: reads `tensors`, writes `output` at every point of `axes` (its dimensions in order, with extents)."""
+    """One kernel: reads `tensors`, writes each of `results` to its tensor of `outputs` at every point of `axes`.  The outputs, one or more,
+    are of one shape, the extents of `axes` in order; their dtypes are their own."""
 
     name: str
     tensors: tuple[Tensor, ...]
-    output: Tensor
+    outputs: tuple[Tensor, ...]
     axes: tuple[tuple[int, int], ...]
     inner: tuple[tuple[int, int], ...]
     folds: tuple[Fold, ...]
-    result: Value
+    results: tuple[Value, ...]
     schedule: Schedule | None = None
 
     @property
@@ -145,6 +146,16 @@ class Kernel(Node):
     @property
     def outer(self) -> tuple[int, ...]:
         return tuple(a for a, _ in self.axes)
+
+    @property
+    def shape(self) -> Shape:
+        """Of every output."""
+        return tuple(n for _, n in self.axes)
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """All that it computes: what its folds take in, and its results."""
+        return *(x for f in self.folds for x in f.lifts), *self.results
 
     def fold(self, name: str) -> Fold:
         return next(f for f in self.folds if f.name == name)
@@ -194,6 +205,10 @@ def verify(kernel: Kernel) -> None:
         for lift in fold.lifts:
             check(lift, fold.span | {fold.axis}, f"fold {fold.name}")
         seen[fold.name] = fold
-    check(kernel.result, frozenset(kernel.outer), "the result")
-    if kernel.output.shape != tuple(n for _, n in kernel.axes):
-        raise IRError(f"{kernel.name}: output shape {kernel.output.shape} over axes {kernel.axes}")
+    names = [t.name for t in (*kernel.tensors, *kernel.outputs)]
+    if not kernel.outputs or len(kernel.outputs) != len(kernel.results) or len(set(names)) < len(names):
+        raise IRError(f"{kernel.name}: {len(kernel.results)} results for {len(kernel.outputs)} outputs, of tensors {', '.join(names)}")
+    for output, result in zip(kernel.outputs, kernel.results, strict=True):
+        check(result, frozenset(kernel.outer), f"the result {output.name}")
+        if output.shape != kernel.shape:
+            raise IRError(f"{kernel.name}: output {output.name} of shape {output.shape} over axes {kernel.axes}")

@@ -14,6 +14,7 @@
 
 An axis is i (of the output) or r (of a fold) with its number.  A fold names the axes it depends on, and is indented once for
 each of them that another fold runs over.  A twist has one line for each of its results: f1.0 is the pivot, and its lift the score.
+Outputs are separated by commas, and each has a store, in their order.
 """
 
 from __future__ import annotations
@@ -84,8 +85,10 @@ def print_kernel(kernel: tile.Kernel) -> str:
         else:
             upto = f" <= {writer.term(f.upto)}" if f.upto is not None else ""
             put(f"{f.name}[{spans[0]}] = {head}{upto} :", f.lifts[0], depth)
-    put(f"store {spelled(kernel.output.name, ())}[{several(kernel.outer)}] =", kernel.result)
-    head = f"kernel {spelled(kernel.name, ())}({', '.join(map(tensor, kernel.tensors))}) -> {tensor(kernel.output)} {{"
+    for output, value in zip(kernel.outputs, kernel.results, strict=True):
+        put(f"store {spelled(output.name, ())}[{several(kernel.outer)}] =", value)
+    reads, writes = (", ".join(map(tensor, of)) for of in (kernel.tensors, kernel.outputs))
+    head = f"kernel {spelled(kernel.name, ())}({reads}) -> {writes} {{"
     return "\n".join([head, *(f"  {line}" for line in lines), "}", ""])
 
 
@@ -168,21 +171,26 @@ class _Parser(BodyReader):
         name, tensors = self.tensor(), self.list(self.typed, "(", ")")
         self.elements: dict[str, DType] = {t.name: t.element for t in tensors}
         self.expect("->")
-        output = self.typed()
+        outputs = [self.typed()]
+        while self.accept(","):
+            outputs.append(self.typed())
         self.expect("{")
         schedule = self.schedule() if self.accept("row") else None
         axes = self.bounds() if self.accept("over") else ()
         inner = self.bounds() if self.accept("along") else ()
-        while not self.accept("store"):
+        while self.peek().text != "store":
             fold = self.name()
             self.folds[fold] = self.fold(fold)
-        start = self.peek().start
-        if (self.tensor(), self.list(self.axis)) != (output.name, tuple(a for a, _ in axes)):
-            raise self.error(f"a kernel stores its output, {output.name}, over its axes", start)
-        self.expect("=")
-        result = self.body()
+        results = []
+        for output in outputs:
+            self.expect("store")
+            start = self.peek().start
+            if (self.tensor(), self.list(self.axis)) != (output.name, tuple(a for a, _ in axes)):
+                raise self.error(f"a kernel stores its output, {output.name}, over its axes", start)
+            self.expect("=")
+            results.append(self.body())
         self.expect("}")
-        made = tile.Kernel(name, tensors, output, axes, inner, tuple(self.folds.values()), result, schedule)
+        made = tile.Kernel(name, tensors, tuple(outputs), axes, inner, tuple(self.folds.values()), tuple(results), schedule)
         tile.verify(made)
         return made
 

@@ -17,15 +17,15 @@ from emmy.lower.tensor_to_loop import rename
 Carrier = tuple[str, int, Value, int]      # recipe, axis, score, pass
 
 
-def kernel(name: str, body: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int],
+def kernel(name: str, bodies: tuple[Value, ...], outputs: tuple[tile.Tensor, ...], axes: tuple[int, ...], extents: dict[int, int],
            tensors: dict[str, tile.Tensor]) -> tile.Kernel:
-    """The fold tree that computes `output` at every point of `axes` by `body`; `tensors` are those a body may load.  A reduction over an
-    axis that is the output's too takes an axis of its own."""
-    both = sorted({v.binds for v in loop.walk((body,)) if v.binds is not None and v.binds in axes})
+    """The fold tree that computes each of `outputs` at every point of `axes` by its body; `tensors` are those the bodies may load.  A
+    reduction over an axis that is the outputs' too takes an axis of its own."""
+    both = sorted({v.binds for v in loop.walk(bodies) if v.binds is not None and v.binds in axes})
     own = {a: max(extents) + 1 + k for k, a in enumerate(both)}
-    body, extents = rename(body, {}, bound=own), extents | {own[a]: extents[a] for a in both}
-    order = loop.walk((body,))
-    free = loop.free_axes((body,))
+    bodies, extents = tuple(rename(body, {}, bound=own) for body in bodies), extents | {own[a]: extents[a] for a in both}
+    order = loop.walk(bodies)
+    free = loop.free_axes(bodies)
     carriers: dict[Carrier, list[loop.Channel]] = {}
     home: dict[Value, Carrier] = {}
     for v in order:
@@ -75,17 +75,17 @@ def kernel(name: str, body: Value, output: tile.Tensor, axes: tuple[int, ...], e
         made[v] = out
         return out
 
-    result = convert(body)
+    results = tuple(map(convert, bodies))
     loads = {v.tensor for v in order if isinstance(v, loop.Load)}
     bound = sorted({f.axis for f in folds})
-    made_kernel = tile.Kernel(name, tuple(t for n, t in tensors.items() if n in loads), output, tuple((a, extents[a]) for a in axes),
-                              tuple((a, extents[a]) for a in bound), tuple(folds), result)
+    made_kernel = tile.Kernel(name, tuple(t for n, t in tensors.items() if n in loads), outputs, tuple((a, extents[a]) for a in axes),
+                              tuple((a, extents[a]) for a in bound), tuple(folds), results)
     tile.verify(made_kernel)
     return made_kernel
 
 
-def called(kernel: tile.Kernel, name: str, tensors: Sequence[tile.Tensor], output: tile.Tensor) -> tile.Kernel:
-    """The same kernel as `name` on other tensors of the same types: it reads `tensors`, in the order of its own, and writes `output`."""
+def called(kernel: tile.Kernel, name: str, tensors: Sequence[tile.Tensor], outputs: Sequence[tile.Tensor]) -> tile.Kernel:
+    """The same kernel as `name` on other tensors of the same types: it reads `tensors` and writes `outputs`, in the order of its own."""
     names = {old.name: new.name for old, new in zip(kernel.tensors, tensors, strict=True)}
 
     def renamed(v: Value) -> Value:
@@ -96,7 +96,7 @@ def called(kernel: tile.Kernel, name: str, tensors: Sequence[tile.Tensor], outpu
         assert upto is None or isinstance(upto, loop.IndexOf)
         return tile.Fold(f.name, f.kind, f.recipe, f.axis, tuple(map(renamed, f.lifts)), upto.at if upto else None, f.needs)
 
-    made = tile.Kernel(name, tuple(tensors), output, kernel.axes, kernel.inner, tuple(map(fold, kernel.folds)), renamed(kernel.result),
-                       kernel.schedule)
+    made = tile.Kernel(name, tuple(tensors), tuple(outputs), kernel.axes, kernel.inner, tuple(map(fold, kernel.folds)),
+                       tuple(map(renamed, kernel.results)), kernel.schedule)
     tile.verify(made)
     return made

@@ -67,7 +67,11 @@ def _compile(nvcc: str, flags: tuple[str, ...], source: str, target: str) -> Bui
         if done.returncode:
             raise EmmyError(f"nvcc does not compile this for {target}:\n{(done.stderr + done.stdout).strip()}",
                 "generated text always should: report it with the program; for text of your own, correct it")
-        return Built(out.read_bytes(), report(done.stderr + done.stdout))
+        log = done.stderr + done.stdout
+        if complaints := re.findall(r".*\(C75\d\d\).*", log):     # right, but products run one by one or registers do not move
+            raise EmmyError(f"ptxas does not assemble this as it is meant for {target}:\n" + "\n".join(complaints),
+                "generated text always should: report it with the program; for text of your own, correct it")
+        return Built(out.read_bytes(), report(log))
 
 
 def report(log: str) -> dict[str, FunctionReport]:

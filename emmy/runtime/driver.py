@@ -8,32 +8,26 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from emmy.errors import EmmyError
-from emmy.runtime.tensor_maps import Encoded
+from emmy.runtime.tensor_map import SIZE, HostMap
 
 STATIC_SHARED = 48 * 1024  # bytes of shared memory a block may have before its kernel must opt in to more
 
 
 class Pointers:
-    """The parameters of one launch: device pointers kept in `table`, then maps of tensors there, each with the place of its pointer.
+    """The parameters of one launch: device pointers kept in `table`, then `maps`.
 
-    `address` is that of an array of pointers to them, as cuLaunchKernel takes it."""
+    `address` is that of an array of the parameters' addresses, as cuLaunchKernel takes it."""
 
-    def __init__(self, table: ctypes.Array[ctypes.c_uint64], indices: tuple[int, ...], maps: tuple[tuple[Encoded, int], ...] = ()) -> None:
+    def __init__(self, table: ctypes.Array[ctypes.c_uint64], indices: tuple[int, ...], maps: tuple[HostMap, ...] = ()) -> None:
         base = ctypes.addressof(table)
-        self._table, self._indices, self._maps = table, indices, maps
-        count = max(1, len(indices) + len(maps))
-        self._array = (ctypes.c_void_p * count)(*(base + 8 * k for k in indices), *(m.address for m, _ in maps))
+        self._table, self._indices, self.maps = table, indices, maps
+        addresses = (*(base + 8 * k for k in indices), *(m.address for m in maps))
+        self._array = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self.address = ctypes.addressof(self._array)
 
-    def point(self) -> None:
-        """Let the maps describe the tensors that the table has now."""
-        for m, k in self._maps:
-            m.point(self._table[k])
-
     @property
-    def values(self) -> tuple[Any, ...]:
-        """The parameters as NumPy scalars."""
-        return (*(np.uint64(self._table[k]) for k in self._indices), *(np.frombuffer(m.bytes(), "V128")[0] for m, _ in self._maps))
+    def values(self) -> tuple[int, ...]:
+        return tuple(self._table[k] for k in self._indices)
 
 
 class Driver(Protocol):
@@ -122,7 +116,8 @@ class CuPyDriver:
     def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
         if stream not in self._streams:
             self._streams[stream] = self._cupy.cuda.ExternalStream(stream)
-        function(grid, (block, 1, 1), pointers.values, shared_bytes, self._streams[stream])
+        maps = (np.void(ctypes.string_at(m.address, SIZE)) for m in pointers.maps)
+        function(grid, (block, 1, 1), (*map(np.uint64, pointers.values), *maps), shared_bytes, self._streams[stream])
 
     def __enter__(self) -> Self:
         self._guard.__enter__()

@@ -1,9 +1,10 @@
 """Running a launch plan on a GPU: torch tensors in, torch tensors out, pointers passed without copies.
 
 What does not change from call to call is prepared once: the module is loaded, weights lie on the device, workspaces
-share one arena, and each launch holds the addresses of its parameters, which point into one table of device pointers.
-A call checks its tensors, writes their pointers into the table and launches.  CUDA copies parameters at launch, so the
-table is free again at once and a call can be captured in a `torch.cuda.graph`.
+share one arena, and each launch holds the addresses of its parameters, which point into one table of device pointers and
+to its tensor maps.  A call checks its tensors, writes their pointers into the table, points maps of inputs and outputs
+to them and launches.  CUDA copies parameters at launch, so the table is free again at once and a call can be captured
+in a `torch.cuda.graph`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from emmy.errors import EmmyError
+from emmy.ir.kernel_ir import TensorMap
 from emmy.runtime.arrays import to_torch
 from emmy.runtime.driver import Driver, Pointers, load_driver
 from emmy.runtime.plan import Buffer, Plan, workspace_offsets
-from emmy.runtime.tensor_maps import Encoded
+from emmy.runtime.tensor_map import HostMap
 
 VECTOR = 16  # bytes: the widest access a kernel makes, hence the alignment it relies on
 
@@ -79,9 +81,14 @@ class Executable:
             shared[x.kernel] = max(x.shared_bytes, shared.get(x.kernel, 0))
         with driver:
             functions = {name: driver.function(name, n) for name, n in shared.items()}
+        maps: dict[TensorMap, HostMap] = {m: HostMap(m) for x in plan.launches for m in x.maps}
+        for m, host in maps.items():
+            if m.buffer in pointers:
+                host.point(pointers[m.buffer])
+        self._moving = tuple((host, place[m.buffer]) for m, host in maps.items() if m.buffer not in pointers)
         self._launches = tuple(
             (functions[x.kernel], x.grid, x.block, x.shared_bytes,
-             Pointers(self._table, tuple(place[a] for a in x.arguments), tuple((Encoded(m), place[x.arguments[m.argument]]) for m in x.maps)))
+             Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps)))
             for x in plan.launches)
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
@@ -120,8 +127,9 @@ class Executable:
                 table[slot.place] = x.data_ptr()
             for x, slot in zip(results, self._outputs, strict=True):
                 table[slot.place] = x.data_ptr()
+            for host, place in self._moving:
+                host.point(table[place])
             for function, grid, block, shared_bytes, pointers in self._launches:
-                pointers.point()
                 launch(function, grid, block, shared_bytes, stream, pointers)
         return tuple(results[k] for k in self._returned)
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import TensorMap
 from emmy.ir.node import IRError
 
 Role = Literal["input", "weight", "constant", "workspace", "output"]
@@ -35,20 +36,9 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Map:
-    """A tensor map that a launch takes after its pointers: of which argument, as what row-major shape, in boxes of which extents, and by
-    how many bytes their lines are swizzled in shared memory."""
-
-    argument: int
-    element: DType
-    shape: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Launch:
-    """One kernel launch.  `arguments` are buffer names in parameter order; `shared_bytes` is the dynamic part only.
+    """One kernel launch.  `arguments` are buffer names in parameter order, followed by `maps`, each of a buffer of the plan;
+    `shared_bytes` is the dynamic part only.
 
     `identity` is the digest that the kernel's measurements are filed under, `row` its schedule.  `bytes` is the traffic to
     device memory, `flops` the work in fp32 operations, `predicted_us` what the cost model expects."""
@@ -63,7 +53,7 @@ class Launch:
     bytes: int = 0
     flops: float = 0.0
     predicted_us: float = 0.0
-    maps: tuple[Map, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +88,7 @@ class Plan:
     def fields(self) -> dict[str, Any]:
         """The plan as JSON values."""
         buffers = [vars(b) | {"element": b.element.name} for b in self.buffers]
-        launches = [vars(x) | {"maps": [vars(m) | {"element": m.element.name} for m in x.maps]} for x in self.launches]
+        launches = [vars(x) | {"maps": [_map_fields(m) for m in x.maps]} for x in self.launches]
         return vars(self) | {"buffers": buffers, "launches": launches}
 
     @staticmethod
@@ -125,8 +115,12 @@ class Plan:
             raise IRError(f"not a launch plan: {error}") from error
 
 
-def _map(fields: Any) -> Map:
-    return Map(**fields | {"element": dt.named(fields["element"]), "shape": tuple(fields["shape"]), "box": tuple(fields["box"])})
+def _map_fields(m: TensorMap) -> dict[str, Any]:
+    return {"name": m.name, "buffer": m.buffer, "element": m.element.name, "shape": list(m.shape), "box": list(m.box), "swizzle": m.swizzle}
+
+
+def _map(x: dict[str, Any]) -> TensorMap:
+    return TensorMap(**x | {"element": dt.named(x["element"]), "shape": tuple(x["shape"]), "box": tuple(x["box"])})
 
 
 def verify(plan: Plan) -> None:
@@ -143,8 +137,11 @@ def verify(plan: Plan) -> None:
     for x in plan.launches:
         if unknown := [a for a in x.arguments if a not in roles]:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} reads or writes {', '.join(unknown)}, which no buffer is")
-        if any(not 0 <= m.argument < len(x.arguments) for m in x.maps):
-            raise IRError(f"plan {plan.name}: launch of {x.kernel} has maps of arguments that it does not take")
+        for m in x.maps:
+            of = plan.buffer(m.buffer)
+            if m.buffer not in x.arguments or of.element is not m.element or prod(of.shape) < prod(m.shape):
+                raise IRError(f"plan {plan.name}: launch of {x.kernel} maps {m.buffer} as {m.element}{list(m.shape)}; "
+                              f"it is {of.element}{list(of.shape)}, and has to be an argument too")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")
 

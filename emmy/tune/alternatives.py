@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from emmy.egraph.forest import Forest
-from emmy.egraph.problem import body, outline, problem
+from emmy.egraph.problem import bodies, outline, problem
 from emmy.egraph.rulefile import Rule
 from emmy.egraph.schedule import FORMS, saturated, schedules
 from emmy.egraph.terms import Region
@@ -14,8 +14,7 @@ from emmy.egraph.trees import Tree
 from emmy.egraph.why_not import Reason, why_not
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
-from emmy.lower import loop_to_tile
-from emmy.tune.choose import Rows, Scheduled, identify
+from emmy.tune.choose import Rows, Scheduled
 from emmy.tune.features import Census, features
 from extract import cost, partition
 
@@ -48,16 +47,16 @@ class Ledger:
         self.problem = problem(self.outlined, rows.gpu)
         self.solution = partition.search(self.problem, self.price)
         if pins:
-            chosen = (self.scheduled(k.writes, body(self.outlined, k)) for k in self.solution.kernels)
+            chosen = map(self.best, self.solution.kernels)
             rows.found |= rows.pinned({s.identity: s for s in chosen}, pins)
 
-    def scheduled(self, tensor: str, value: Value) -> Scheduled:
-        """The kernel that writes a tensor by a body, with its best row."""
-        output, axes, extents = self.outlined.tensors[tensor], self.outlined.kept[tensor].axes, self.outlined.region.extents
-        identity, read = identify(value, output, axes, extents, self.outlined.tensors)
-        if identity not in self.rows.found:
-            self.rows.found[identity] = self.rows.best(loop_to_tile.kernel(identity, value, output, axes, extents, read))
-        return self.rows.found[identity]
+    def best(self, kernel: partition.Kernel) -> Scheduled:
+        """A kernel with its best row."""
+        return self.scheduled(kernel.writes, bodies(self.outlined, kernel))
+
+    def scheduled(self, writes: Sequence[str], values: Sequence[Value]) -> Scheduled:
+        """The kernel that writes tensors by bodies, with its best row."""
+        return self.rows.found[self.rows.computed(self.outlined, writes, values).identity]
 
     def kernels(self, forest: Forest, bodies: Mapping[str, Tree]) -> dict[str, float | None]:
         """Seconds of the kernel of each tensor that the outputs need, by its body; None where a body is no Loop IR."""
@@ -72,17 +71,17 @@ class Ledger:
 
     def of_tree(self, forest: Forest, tensor: str, tree: Tree) -> float | None:
         try:
-            return self.scheduled(tensor, forest.value(tree)).seconds
+            return self.scheduled((tensor,), (forest.value(tree),)).seconds
         except KeyError:
             return None
 
     # -- other partitions ---------------------------------------------------------------------------------------
     def price(self, kernel: partition.Kernel) -> float:
-        return self.scheduled(kernel.writes, body(self.outlined, kernel)).seconds
+        return self.best(kernel).seconds
 
     def alternative(self, tensor: str) -> Alternative:
         """The best program that keeps a tensor which the chosen one does not, or that does not keep one which it does."""
-        keep = all(k.writes != tensor for k in self.solution.kernels)
+        keep = all(tensor not in k.writes for k in self.solution.kernels)
         p = self.problem
         if keep:
             fixed, share = p.rent

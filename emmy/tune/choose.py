@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from emmy.egraph.canonical import digest, spell
-from emmy.egraph.problem import Outlined, body, outline, problem
+from emmy.egraph.identity import identify
+from emmy.egraph.problem import Outlined, bodies, outline, problem
 from emmy.egraph.regions import Stretch
 from emmy.egraph.schedule import matches, schedules
 from emmy.egraph.terms import Region
@@ -71,11 +71,11 @@ class Alternative(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A kernel by its identity, and the tensors it is called on, in the order in which its body meets them."""
+    """A kernel by its identity, and the tensors it is called on, in the order in which its bodies meet them."""
 
     identity: str
     reads: tuple[tile.Tensor, ...]
-    output: tile.Tensor
+    outputs: tuple[tile.Tensor, ...]
 
 
 def choose(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region], target: str, math: str = "fast", pins: str = "",
@@ -137,19 +137,24 @@ class Rows:
         for call, names, place in ordered:
             s = chosen[call.identity]
             assert s.kernel.schedule is not None
-            tensors = [t.replace(name=names.get(t.name, f"{t.name}{place}")) for t in (*call.reads, call.output)]
-            kernels.append(loop_to_tile.called(s.kernel, f"{s.kernel.schedule.form}_{s.identity}", tensors[:-1], tensors[-1]))
+            reads, outputs = ([t.replace(name=names.get(t.name, f"{t.name}{place}")) for t in of] for of in (call.reads, call.outputs))
+            kernels.append(loop_to_tile.called(s.kernel, f"{s.kernel.schedule.form}_{s.identity}", reads, outputs))
             scheduled.setdefault(kernels[-1].name, s._replace(kernel=kernels[-1]))
         return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled, picked)
 
     def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
         """A kernel of a region as a call of what `found` then has by its identity."""
-        value, output, axes = body(outlined, kernel), outlined.tensors[kernel.writes], outlined.kept[kernel.writes].axes
-        extents = outlined.region.extents
-        identity, read = identify(value, output, axes, extents, outlined.tensors)
+        return self.computed(outlined, kernel.writes, bodies(outlined, kernel))
+
+    def computed(self, outlined: Outlined, writes: Sequence[str], values: Sequence[Value]) -> Call:
+        """The kernel that writes tensors of a region by bodies over the axes of the first, as a call of what `found` then has."""
+        outputs, axes, extents = [outlined.tensors[w] for w in writes], outlined.kept[writes[0]].axes, outlined.region.extents
+        identity, reads, order = identify(values, outputs, axes, extents, outlined.tensors)
+        ordered = tuple(outputs[k] for k in order)
         if identity not in self.found:
-            self.found[identity] = self.best(loop_to_tile.kernel(identity, value, output, axes, extents, read))
-        return Call(identity, tuple(read.values()), output)
+            kernel = loop_to_tile.kernel(identity, tuple(values[k] for k in order), ordered, axes, extents, reads)
+            self.found[identity] = self.best(kernel)
+        return Call(identity, tuple(reads.values()), ordered)
 
     def best(self, kernel: tile.Kernel, pins: str = "") -> Scheduled:
         """The kernel, named by its identity, with the row of least predicted time; ties go to the first spelling."""
@@ -172,12 +177,3 @@ class Rows:
         if not any(s.kernel.schedule and matches(s.kernel.schedule.row, wanted) for s in out.values()):
             raise problems[0]
         return out
-
-
-def identify(value: Value, output: tile.Tensor, axes: tuple[int, ...], extents: dict[int, int],
-             tensors: dict[str, tile.Tensor]) -> tuple[str, dict[str, tile.Tensor]]:
-    """A kernel's identity, the digest of its body up to names and of its typed inputs and output; and the tensors it reads, in the order
-    in which the body meets them, so that kernels of one identity take their arguments in one order."""
-    text, speller = spell(value, {a: k for k, a in enumerate(axes)}, extents)
-    inputs = [f"{short}:{tensors[name].element}{list(tensors[name].shape)}" for name, short in speller.tensors.items()]
-    return digest("\n".join([*inputs, f"{output.element}{list(output.shape)}", text])), {name: tensors[name] for name in speller.tensors}

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from emmy.egraph.derivation import Derivation, derivation
 from emmy.egraph.forest import Forest
-from emmy.egraph.problem import body
 from emmy.egraph.terms import Region
 from emmy.tune.alternatives import Alternative, FormOf, Ledger
 from emmy.tune.choose import Rows, Scheduled
@@ -17,7 +16,7 @@ Costs = Mapping[str, float | None]      # seconds of the kernel of each tensor t
 
 class Explanation(NamedTuple):
     """Of one region.  `costs`: of the program as written and after each step; `alternatives`: the tensors that could be kept or fused
-    instead, the chosen program being weighed at `weighed` seconds; `kernels`: those chosen, by the tensor
+    instead, the chosen program being weighed at `weighed` seconds; `kernels`: those chosen, by the tensors
     that each writes, in launch order, and the `forms` that each could take."""
 
     forest: Forest
@@ -26,8 +25,8 @@ class Explanation(NamedTuple):
     weighed: float
     alternatives: tuple[Alternative, ...]
     unasked: int
-    kernels: Mapping[str, Scheduled]
-    forms: Mapping[str, list[FormOf]]
+    kernels: Mapping[tuple[str, ...], Scheduled]
+    forms: Mapping[tuple[str, ...], list[FormOf]]
 
 
 def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explanation:
@@ -35,13 +34,13 @@ def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explan
     first, then those that the program names, then those that the rules let be kept, the smallest first; outputs have no alternative."""
     ledger = Ledger(region, rows, pins)
     forest = Forest(ledger.outlined)
-    kernels = {k.writes: k for k in ledger.solution.kernels}
+    kernels = {w: k for k in ledger.solution.kernels for w in k.writes}
     found = derivation(forest, kernels)
     costs = tuple(ledger.kernels(forest, bodies) for bodies in (found.written, *(s.bodies for s in found.steps)))
     outputs = {tensor for _, tensor in region.program.outputs}
     may = sorted(ledger.problem.home, key=lambda t: (ledger.problem.traffic[t], t))
     asked = [t for t in dict.fromkeys((*kernels, *found.written, *may)) if t not in outputs]
-    chosen = {t: ledger.scheduled(t, body(ledger.outlined, k)) for t, k in kernels.items()}
-    forms = {t: ledger.forms(s) for t, s in chosen.items()}
+    chosen = {k.writes: ledger.best(k) for k in ledger.solution.kernels}
+    forms = {writes: ledger.forms(s) for writes, s in chosen.items()}
     alternatives = tuple(map(ledger.alternative, asked[:most]))
     return Explanation(forest, found, costs, ledger.solution.seconds, alternatives, len(asked[most:]), chosen, forms)

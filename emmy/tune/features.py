@@ -28,8 +28,9 @@ class Census:
         self.kernel = kernel
         self.extents = kernel.extents
         self.tensors = {t.name: t for t in kernel.tensors}
-        self.free = tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result))
-        self.dram = sum(self.touched().values()) + prod(kernel.output.shape) * kernel.output.element.bytes
+        self.free = tile.free_axes(kernel.roots)
+        self.written = sum(prod(t.shape) * t.element.bytes for t in kernel.outputs)
+        self.dram = sum(self.touched().values()) + self.written
 
     def size(self, axes: Iterable[int]) -> int:
         return prod(self.extents[a] for a in set(axes))
@@ -84,8 +85,8 @@ def slots(v: Value) -> float:
 
 
 def features(census: Census, schedule: tile.Schedule) -> Features:
-    """The features of the census' kernel under `schedule`; none where its output is empty, for it is never launched."""
-    if not prod(census.kernel.output.shape):
+    """The features of the census' kernel under `schedule`; none where its outputs are empty, for it is never launched."""
+    if not prod(census.kernel.shape):
         return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
@@ -96,7 +97,7 @@ def operations(kernel: tile.Kernel) -> float:
     schedule avoids."""
     census = Census(kernel)
     combining = sum(max(fold_slots(census, f), census.size(f.span | {f.axis})) for f in kernel.folds)
-    return census.slots((kernel.result,)) + sum(census.slots(f.lifts) for f in kernel.folds) + combining
+    return census.slots(kernel.results) + sum(census.slots(f.lifts) for f in kernel.folds) + combining
 
 
 def fold_slots(census: Census, f: tile.Fold) -> float:
@@ -119,8 +120,9 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
     kernel, width = census.kernel, _width(schedule.row)
     outer = kernel.outer
     elements = census.size(outer)
-    work = census.slots((kernel.result,), *outer) + 4 * elements / width
-    loads = [(v, census.size(census.free[v] | set(outer))) for v in census.loads((kernel.result,))]
+    outputs = len(kernel.outputs)
+    work = census.slots(kernel.results, *outer) + 4 * outputs * elements / width
+    loads = [(v, census.size(census.free[v] | set(outer))) for v in census.loads(kernel.results)]
     steps = 1.0
     for f in kernel.folds:
         scope = set(outer) | f.span | {f.axis}
@@ -133,13 +135,13 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
     strided = sum(n * census.sectors(v, lane, width) for v, n in loads if census.stride(v, lane) not in (0, 1))
     # a run of more than 16 bytes is several accesses, each of half a sector or less: neighbouring threads leave gaps
     dram = census.dram * (1.06 if width * element_bytes(census) > 16 else 1.0)
-    return Features(dram, census.dram + strided / 2, 0, 0, l1, work, 0, max(blocks, 1), schedule.row.threads, 16 + 2 * width, 0,
+    return Features(dram, census.dram + strided / 2, 0, 0, l1, work, 0, max(blocks, 1), schedule.row.threads, 16 + 2 * width * outputs, 0,
                     steps, 0, in_flight(census, width) * max(len(loads), 1))
 
 
 def element_bytes(census: Census) -> int:
     """Bytes of the smallest element that the kernel touches."""
-    return min((t.element.bytes for t in (*census.kernel.tensors, census.kernel.output)), default=4)
+    return min((t.element.bytes for t in (*census.kernel.tensors, *census.kernel.outputs)), default=4)
 
 
 def in_flight(census: Census, width: int) -> float:
@@ -154,9 +156,9 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     rows = census.size(schedule.rows)
     held = census.held(schedule.columns) if row.stage == "reg" else frozenset()
     column = schedule.columns[-1] if schedule.columns else -1
-    work = census.slots((kernel.result,), *kernel.outer) + census.size(kernel.outer) * 2 / width
+    work = census.slots(kernel.results, *kernel.outer) + census.size(kernel.outer) * 2 * len(kernel.outputs) / width
     l1 = reread = 0.0
-    for v in census.loads((kernel.result,)):
+    for v in census.loads(kernel.results):
         n = census.size(census.free[v] | set(schedule.rows)) * census.sectors(v, column, width)
         if census.position(v, column) not in held:
             l1 += n
@@ -182,7 +184,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     per_block = row.threads // 32 if row.reduce == "warp" else 1
     blocks = ceil(rows / per_block)
     runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
-    registers = 24 + 2 * width + (len(held) * runs * width if held else 0)
+    registers = 24 + 2 * width * len(kernel.outputs) + (len(held) * runs * width if held else 0)
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,
                     steps, joins, in_flight(census, width) * (min(runs, 4) if held else 1))
@@ -194,17 +196,19 @@ def _transpose(census: Census, schedule: tile.Schedule) -> Features:
     (p,), (q,) = schedule.rows, schedule.columns
     blocks = ceil(kernel.extents[p] / m) * ceil(kernel.extents[q] / n) * census.size(schedule.batch)
     elements = census.size(kernel.outer)
-    staged = [v for v in census.loads((kernel.result,)) if census.stride(v, p) == 1 and q in census.free[v]]
-    direct = [v for v in census.loads((kernel.result,)) if v not in staged]
-    out = kernel.output.element.bytes
+    staged = [v for v in census.loads(kernel.results) if census.stride(v, p) == 1 and q in census.free[v]]
+    direct = [v for v in census.loads(kernel.results) if v not in staged]
+    outs = [t.element.bytes for t in kernel.outputs]
+    out = max(outs)
     width = min(16 // out, max(1, m * n // row.threads), kernel.extents[q] & -kernel.extents[q])
     # a lane that reads down a column of elements narrower than a word meets others in their bank
     shared = sum(elements * (1 + max(1, 4 // v.element.bytes)) for v in staged)
     down = sum(elements * v.element.bytes for v in staged)
     along = sum(census.size(census.free[v] | {p, q}) * census.sectors(v, q, width) for v in direct)
     # a line of the tile, as short as it is, takes the time of one more sector
-    l2 = sum(elements * (v.element.bytes + SECTOR / m) for v in staged) + (along + elements * out) * (1 + SECTOR / (n * out))
-    work = census.slots((kernel.result,), *kernel.outer) + elements * (len(staged) * 4 + 4 / width)
+    down_l2, out_l2 = (elements * sum(b + SECTOR / side for b in of) for of, side in (([v.element.bytes for v in staged], m), (outs, n)))
+    l2 = down_l2 + out_l2 + along * (1 + SECTOR / (n * out))
+    work = census.slots(kernel.results, *kernel.outer) + elements * (len(staged) * 4 + 4 * len(outs) / width)
     bytes_ = sum(n * (m * v.element.bytes + max(v.element.bytes, 4)) for v in staged)
     registers = 32 + 3 * m * n // row.threads
     return Features(census.dram, l2, 0, 0, down + along, work, shared, blocks, row.threads, registers, bytes_, 1, 1,
@@ -217,8 +221,8 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
     lanes, (axis,) = (*schedule.batch, *schedule.rows), schedule.rows
     points, columns = census.size(lanes), census.size(schedule.columns)
     blocks = ceil(points / (across * width))
-    work = census.slots((kernel.result,), *kernel.outer)
-    l1 = sum(census.size(census.free[v] | set(lanes)) * census.sectors(v, axis, width) for v in census.loads((kernel.result,)))
+    work = census.slots(kernel.results, *kernel.outer)
+    l1 = sum(census.size(census.free[v] | set(lanes)) * census.sectors(v, axis, width) for v in census.loads(kernel.results))
     ahead, steps, joins, shared = 1, ceil(columns / down) * 0.25 if schedule.columns else 0.0, 0.0, 0.0
     for level in census.levels:
         for f in level:
@@ -237,8 +241,7 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     states = sum(x.bytes for level in census.levels for f in level for x in f.state)
     registers = min(32 + 8 * width, 65536 // row.threads if row.threads < 1024 else 32)
-    written = prod(kernel.output.shape) * kernel.output.element.bytes
-    return Features(census.dram, max(census.dram, l1 + written), 0, 0, l1, work, shared, blocks, row.threads, registers,
+    return Features(census.dram, max(census.dram, l1 + census.written), 0, 0, l1, work, shared, blocks, row.threads, registers,
                     states * down * across * width, steps, joins, in_flight(census, width) * min(ahead, 4))
 
 
@@ -269,7 +272,7 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
     folds = len(kernel.folds)
     staged = blocks * (p * fm + q * fn) * k * folds
     operand = sum(census.slots(f.lifts) for f in kernel.folds) / max(m * n * batch * k * folds, 1)
-    work = covered * folds * atom(schedule.row) + staged * (4 + operand) + census.slots((kernel.result,), *kernel.outer)
+    work = covered * folds * atom(schedule.row) + staged * (4 + operand) + census.slots(kernel.results, *kernel.outer)
     shared = covered * (1 / fm + 1 / fn) * folds * 0.5
     bytes_ = max((t.element.bytes for t in kernel.tensors), default=4)
     rounds = ceil(k / depth) * (1.0 if buffers == 1 else 0.4)
@@ -301,7 +304,7 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     products = blocks * high * wide * k * folds
     # an operand that is computed goes through registers into shared memory, and its products wait for it
     staging = staged * (1 if plain(census, schedule.columns) else 10)
-    work = 16 * products / 2048 + staging + 2 * census.slots((kernel.result,), *kernel.outer)
+    work = 16 * products / 2048 + staging + 2 * census.slots(kernel.results, *kernel.outer)
     flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
                     48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),

@@ -12,7 +12,8 @@ from extract.cost import Features
 if TYPE_CHECKING:
     from emmy.tune.features import Census
 
-RATES = {8: 0.15, 16: 0.3, 32: 0.5, 64: 0.8, 128: 0.96}     # of tensor cores, by columns of an instruction: its operands come from shared memory
+START_US = 2.0      # barriers, maps, the first stage on its way, and the last boxes
+SHARE = 1.2         # of the rate of tensor cores that long kernels sustain under the power limit
 
 
 def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
@@ -22,13 +23,11 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     tiles = ceil(m / t.height) * ceil(n / t.width) * batch
     folds, rounds = len(kernel.folds), ceil(kernel.extents[kernel.folds[0].axis] / t.depth)
     k = rounds * t.depth
-    sides = {v for f in kernel.folds for v in census.loads(f.lifts)}
-    left = sum(1 for v in sides if not census.free[v].isdisjoint(schedule.rows))
-    brought = tiles * 2 * k * (t.height * left + t.width * (len(sides) - left))     # bytes
-    rate = max((r for w, r in RATES.items() if w <= t.wide), default=0.1) * min(1.0, 0.75 + t.height / 512)
-    work = 2 * census.slots((kernel.result,), *kernel.outer)
-    shared = t.stages * t.depth * 2 * (t.height * left + t.width * (len(sides) - left)) + 16384 * t.groups
-    registers = 168 if t.groups > 1 else 40 + folds * t.rows * t.width // 2
-    return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared,
-                    1.0 + 0.6 * rounds / (t.stages - 1), 2 + t.rows * t.width / 64, 256, 2 * folds * tiles * t.height * t.width * k, rate,
-                    brought)
+    loads = {v for f in kernel.folds for v in census.loads(f.lifts)}
+    left = sum(not census.free[v].isdisjoint(schedule.rows) for v in loads)
+    stage = 2 * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
+    shared = t.stages * 2 * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
+    registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
+    return Features(census.dram, census.dram, 0, 0, census.dram, 2 * census.slots(kernel.results, *kernel.outer), 0, tiles, t.threads,
+                    registers, shared, rounds / t.stages, 1 + t.rows * t.width / 128, 256, 2 * folds * tiles * t.height * t.width * k, SHARE,
+                    tiles * rounds * stage, START_US)

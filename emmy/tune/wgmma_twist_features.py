@@ -31,7 +31,7 @@ def wgmma_twist_features(census: Census, schedule: tile.Schedule) -> Features:
     scores = passes * t.height * t.keys
     deep = depth + wide * columns
     score = sum(OPERATORS[v.op].flops for v in loop.walk((scaled(steps.whole)[1],)) if isinstance(v, loop.Apply))
-    work = scores * (A_SCORE + score + wide * columns / t.keys) * (1.0 if t.turns else 1.08) + 2 * census.slots((kernel.result,), *kernel.outer)
+    work = scores * (A_SCORE + score + wide * columns / t.keys) * (1.0 if t.turns else 1.08) + 2 * census.slots(kernel.results, *kernel.outer)
     brought = 2 * (passes * t.keys * deep + tiles * t.height * depth)
     shared = 2 * (t.queries * t.height * depth + t.stages * t.keys * deep) + 16384 * t.groups
     length = passes / tiles

@@ -46,7 +46,7 @@ def extracted(picture: Picture) -> dict[int, tuple[int, ...]]:
 
 def below(picture: Picture, c: int, m: Member) -> list[tuple[int, bool]]:
     """What a member leads to: its operands, and the class that a kernel computes for it to load (through memory, true)."""
-    written = {k.writes: k.root for k in picture.kernels}
+    written = {w: root for k in picture.kernels for w, root in zip(k.writes, k.roots, strict=True)}
     kept = written.get(m.tensor, c) if m.kernels else c
     return [*((k, False) for k in dict.fromkeys(m.kids)), *[(kept, True)] * (kept != c)]
 

@@ -48,13 +48,13 @@ class EClass(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel of the extracted program: the tensor it writes, whose class is `root`, those it reads, its row and predicted seconds."""
+    """A kernel of the extracted program: the tensors it writes, of classes `roots`, those it reads, its row and predicted seconds."""
 
     name: str
     row: str
     seconds: float
-    writes: str
-    root: int
+    writes: tuple[str, ...]
+    roots: tuple[int, ...]
     reads: tuple[str, ...]
 
 
@@ -95,7 +95,7 @@ def of_program(program: Program, title: str) -> Picture:
     choice = program.choice
     gpu = hardware.for_target(program.target)
     kernels = tuple(Kernel(made.name, str(made.schedule.row) if made.schedule else "", choice.scheduled[made.name].seconds,
-                           k.writes, k.root, tuple(sorted({m.tensor for _, m in k.body if m.tensor})))
+                           k.writes, k.roots, tuple(sorted({m.tensor for _, m in k.body if m.tensor})))
                     for made, k in zip(choice.program.kernels, choice.kernels, strict=True))
     return picture(choice.outlined, choice.kernels, kernels, gpu, made_by(program), title, (program.math, program.target))
 
@@ -114,7 +114,7 @@ def picture(outlined: Outlined, extracted: Sequence[partition.Kernel], kernels: 
             chosen.setdefault((c, m.spelling), []).append(number)
     stated = problem(outlined, gpu)
     price = {(c, m.spelling): math.fsum(s for _, s, _ in m.parts) for c, ms in stated.members.items() for m in ms}
-    home = {k.writes: k.root for k in extracted}
+    home = {w: root for k in extracted for w, root in zip(k.writes, k.roots, strict=True)}
 
     def below(c: int, t: Term) -> tuple[int, ...]:
         """The children of a member, the class that a kernel computes for it to load among them."""

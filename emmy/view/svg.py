@@ -71,7 +71,7 @@ def _counts(picture: Picture) -> str:
 
 def _written(picture: Picture) -> dict[str, int]:
     """The kernel that writes a tensor."""
-    return {k.writes: n for n, k in enumerate(picture.kernels)}
+    return {w: n for n, k in enumerate(picture.kernels) for w in k.writes}
 
 
 def _kernels(picture: Picture, line: Line) -> tuple[int, ...]:
@@ -95,10 +95,11 @@ def _line(picture: Picture, line: Line) -> str:
 def _card(picture: Picture, c: int, card: Card) -> str:
     """A class: its number, type and axes in the head, which has the colour of the kernel that writes it, then its rows."""
     x, written = picture.classes[c], _written(picture)
-    kernel = next((written[t] for t in x.keeps if t in written), None)
+    tensor = next((t for t in x.keeps if t in written), "")
+    kernel = written.get(tensor)
     chosen = next((m.kernels[0] for m in x.members if m.kernels), None)
     most = int((style.WIDTH - 24) / LETTER)
-    name = _clip(f"%{c}" if kernel is None else f"%{c}  {picture.kernels[kernel].writes}", most - 8)
+    name = _clip(f"%{c}" if kernel is None else f"%{c}  {tensor}", most - 8)
     about = _clip(f"{x.element}[{' '.join(x.axes)}]", most - len(name) - 2)
     shapes = [_tag("rect", class_="card", width=style.WIDTH, height=card.height, rx=7)]
     if kernel is not None:

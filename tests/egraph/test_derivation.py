@@ -12,7 +12,7 @@ from emmy.capture.snippet import capture_snippet
 from emmy.check.programs import programs
 from emmy.egraph.derivation import Derivation, derivation
 from emmy.egraph.forest import Forest
-from emmy.egraph.problem import body
+from emmy.egraph.problem import built
 from emmy.egraph.saturate import saturate
 from emmy.egraph.trees import Tree
 from emmy.evaluate.values import Array, Space, evaluate, stored
@@ -47,7 +47,7 @@ EXPECTED = {
 
 def derived(program: loop.Program) -> tuple[dict[str, Kernel], Forest, Derivation]:
     ledger = Ledger(saturate(program, traced=True), Rows("sm_90a"))
-    forest, kernels = Forest(ledger.outlined), {k.writes: k for k in ledger.solution.kernels}
+    forest, kernels = Forest(ledger.outlined), {w: k for k in ledger.solution.kernels for w in k.writes}
     return kernels, forest, derivation(forest, kernels)
 
 
@@ -75,7 +75,7 @@ def run(forest: Forest, bodies: Mapping[str, Tree], inputs: Mapping[str, Array])
 def assert_ends_in_the_choice(kernels: dict[str, Kernel], forest: Forest, found: Derivation) -> None:
     last = found.steps[-1].bodies if found.steps else found.written
     for tensor, kernel in kernels.items():
-        assert forest.value(last[tensor]) is body(forest.outlined, kernel)
+        assert forest.value(last[tensor]) is built(forest.outlined, kernel)[kernel.root(tensor)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

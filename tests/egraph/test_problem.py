@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from emmy.egraph.canonical import canonical
-from emmy.egraph.problem import body, outline, problem
+from emmy.egraph.problem import bodies, outline, problem
 from emmy.ir import loop_ir as loop
 from emmy.pipeline import compile
 from extract import hardware, partition
@@ -36,5 +36,5 @@ def test_the_body_of_a_kernel_is_a_value_over_its_axes() -> None:
     region = compile(lambda x: functional.rms_norm(x, (32,)), torch.empty(8, 32)).region
     outlined = outline(region)
     for kernel in partition.search(problem(outlined, GPU), lambda k: k.floor).kernels:
-        value = body(outlined, kernel)
-        assert loop.free_axes((value,))[value] <= set(outlined.kept[kernel.writes].axes)
+        (value,), (tensor,) = bodies(outlined, kernel), kernel.writes
+        assert loop.free_axes((value,))[value] <= set(outlined.kept[tensor].axes)

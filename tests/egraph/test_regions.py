@@ -86,7 +86,7 @@ def test_a_program_of_layers_is_right_and_has_each_kernel_once() -> None:
     assert torch.allclose(program(*program.captured.inputs.values()).double(), exact, atol=1e-5)
     assert len(program.plan.launches) == len(program.tile.kernels) >= len(stretch.uses) * len(program.kernels)
     assert program.cuda.count("__global__") == len(program.kernels) == len({x.kernel for x in program.plan.launches})
-    assert len({k.output.name for k in program.tile.kernels}) == len(program.tile.kernels)
+    assert len({t.name for k in program.tile.kernels for t in k.outputs}) == len(program.tile.kernels)
     assert tile_text.parse(program.ir("tile")) is program.tile
     simulated = on_simulator(program, arguments(program))
     assert torch.allclose(torch.from_numpy(simulated[program.plan.outputs[0]]).double(), exact, atol=1e-5)

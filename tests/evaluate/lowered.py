@@ -18,7 +18,7 @@ def fused(program: tir.Program, math: str = "fast") -> tile.Program:
     bodies = canonical(region)
     names = dict.fromkeys(name for _, name in source.outputs if name in region.home)
     tensors = {name: tensor(t) for name, t in source.tensors.items()}
-    kernels = tuple(loop_to_tile.kernel(f"k{n}", bodies[region.home[n]], tensors[n], region.output_axes[n], region.extents, tensors)
+    kernels = tuple(loop_to_tile.kernel(f"k{n}", (bodies[region.home[n]],), (tensors[n],), region.output_axes[n], region.extents, tensors)
                     for n in names)
     return tile.Program(tuple(i.name for i in source.inputs), kernels, source.outputs)
 

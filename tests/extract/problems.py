@@ -62,7 +62,7 @@ def added(problem: Problem) -> Price:
     """A price that the best body of a kernel minimises: the sum of its parts."""
     def price(kernel: Kernel) -> float:
         parts = {part for _, m in kernel.body for part in m.parts}
-        return sum(seconds for _, seconds, _ in parts) + problem.traffic[kernel.writes] + problem.launch
+        return sum(seconds for _, seconds, _ in parts) + sum(problem.traffic[w] for w in kernel.writes) + problem.launch
     return price
 
 

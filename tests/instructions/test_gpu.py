@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from emmy.ir.dtype import DTYPES
 from emmy.ir.kernel_ir import Kernel
 from emmy.lower.kernel_to_cuda import emit
 from emmy.runtime.build import build
+from emmy.runtime.tensor_map import SIZE, HostMap
 from tests import kernels
 
 pytestmark = pytest.mark.gpu
@@ -25,7 +27,14 @@ def launch(cupy: Any, kernel: Kernel, buffers: dict[str, np.ndarray], path: Path
     path.write_bytes(build(emit(kernel), target, cache=path.parent).cubin)
     function = cupy.RawModule(path=str(path)).get_function(kernel.name)
     device = {name: cupy.asarray(a.view(np.uint8)) for name, a in buffers.items()}
-    function(kernel.grid, (kernel.block, 1, 1), tuple(device[p.name] for p in kernel.parameters), shared_mem=kernel.dynamic_shared_bytes)
+    function.max_dynamic_shared_size_bytes = kernel.dynamic_shared_bytes
+    maps = []
+    for m in kernel.maps:
+        made = HostMap(m)
+        made.point(device[m.buffer].data.ptr)
+        maps.append(np.void(ctypes.string_at(made.address, SIZE)))
+    arguments = (*(device[p.name] for p in kernel.parameters), *maps)
+    function(kernel.grid, (kernel.block, 1, 1), arguments, shared_mem=kernel.dynamic_shared_bytes)
     for p in kernel.parameters:
         if p.access == "write":
             buffers[p.name][:] = device[p.name].get().view(p.element.numpy)
@@ -36,6 +45,8 @@ def test_gpu_agrees_with_the_simulator(kernel: Kernel, tmp_path: Path) -> None:
     cupy = pytest.importorskip("cupy")
     if not cupy.cuda.is_available():
         pytest.skip("no CUDA device")
+    if kernel.maps and cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("the kernel is for sm_90a")
     random = np.random.default_rng(0)
     given = {p.name: (random.standard_normal(p.length) * 3).astype(p.element.numpy) for p in kernel.parameters}
     for a in given.values():

@@ -47,6 +47,17 @@ def test_a_scan_names_where_it_stops_and_a_scalar_kernel_has_no_axes() -> None:
         assert print_kernel(parse_kernel(text)) == text
 
 
+def test_a_kernel_stores_each_of_its_outputs() -> None:
+    stores = "  store h[i0] = add(x[i0], r[i0])\n  store y[i0] = exp(add(x[i0], r[i0]))\n"
+    text = f"kernel s(x: f32[8], r: f32[8]) -> h: f32[8], y: bf16[8] {{\n  over i0 < 8\n{stores}}}\n"
+    kernel = parse_kernel(text)
+    assert print_kernel(kernel) == text and [o.name for o in kernel.outputs] == ["h", "y"] and kernel.shape == (8,)
+    for bad, message in ((text.replace("store y", "store h"), "stores its output, y"), (text.replace("y: bf16[8]", "y: bf16[9]"), "shape"),
+                         (text.replace("y: bf16", "x: bf16").replace("store y", "store x"), "of tensors x, r, h, x")):
+        with pytest.raises(IRError, match=message):
+            parse_kernel(bad)
+
+
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("f1.2)", "f1.3)", "fold f1 has no result 3"),
     ("f1.2)", "f9)", "expected a value, found 'f9'"),

@@ -17,10 +17,10 @@ def x(row: int, column: int) -> loop.Value:
 
 def test_a_fold_over_an_axis_of_the_output_takes_its_own() -> None:
     total = loop.Reduce("add", 1, x(0, 1))
-    made = kernel("k", loop.Apply("div", (x(0, 1), total)), tile.Tensor("y", (4, 8), dt.f32), (0, 1), {0: 4, 1: 8}, {"x": X})
+    made = kernel("k", (loop.Apply("div", (x(0, 1), total)),), (tile.Tensor("y", (4, 8), dt.f32),), (0, 1), {0: 4, 1: 8}, {"x": X})
     (fold,) = made.folds
     assert fold.axis not in made.outer and made.extents[fold.axis] == 8 and fold.span == {0}
-    assert fold.lifts == (x(0, fold.axis),) and made.result is loop.Apply("div", (x(0, 1), fold.result()))
+    assert fold.lifts == (x(0, fold.axis),) and made.results == (loop.Apply("div", (x(0, 1), fold.result())),)
 
 
 def test_channels_of_one_score_are_one_fold_and_one_that_reads_its_pivot_comes_later() -> None:
@@ -29,6 +29,6 @@ def test_channels_of_one_score_are_one_fold_and_one_that_reads_its_pivot_comes_l
     pivot, count = loop.Pivot("softmax", 2, score), loop.Channel("softmax", 2, score, one)
     late = loop.Channel("softmax", 2, score, loop.Apply("sub", (x(0, 2), pivot)))
     body = loop.Apply("add", (late, loop.Apply("div", (pivot, count))))
-    made = kernel("k", body, tile.Tensor("y", (4,), dt.f32), (0,), {0: 4, 2: 8}, {"x": X})
+    made = kernel("k", (body,), (tile.Tensor("y", (4,), dt.f32),), (0,), {0: 4, 2: 8}, {"x": X})
     assert [(f.kind, f.axis, len(f.lifts)) for f in made.folds] == [("twist", 2, 2), ("twist", 2, 2)]
     tile.verify(made)

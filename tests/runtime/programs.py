@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from emmy.ir.dtype import DType, f32
+from emmy.ir.kernel_ir import Kernel
+from emmy.lower.kernel_to_cuda import emit
 from emmy.runtime.plan import Buffer, Launch, Plan
 
 SOURCE = """
@@ -32,3 +34,12 @@ def two_kernels(shape: tuple[int, ...] = (3, 5), element: DType = f32) -> Plan:
     launches = (Launch("add", ("x", "w", "t"), (1, 1, 1), 128, row="WORK=t128", bytes=180, flops=15.0),
                 Launch("square", ("t", "y", "z"), (2, 1, 1), 64, shared_bytes=65536, identity="abc", predicted_us=1.5))
     return Plan("square_of_sum", buffers, launches, ("x",), ("y", "z", "y"), SOURCE, "sm_90a", "fast")
+
+
+def kernel_plan(kernel: Kernel, shapes: dict[str, tuple[int, ...]]) -> Plan:
+    """The plan that launches one kernel: the buffers that it reads are inputs, those that it writes outputs."""
+    buffers = tuple(Buffer(p.name, p.element, shapes[p.name], "input" if p.access == "read" else "output") for p in kernel.parameters)
+    launch = Launch(kernel.name, tuple(p.name for p in kernel.parameters), kernel.grid, kernel.block, kernel.dynamic_shared_bytes,
+                    maps=kernel.maps)
+    inputs, outputs = (tuple(b.name for b in buffers if b.role == role) for role in ("input", "output"))
+    return Plan(kernel.name, buffers, (launch,), inputs, outputs, emit(kernel), "sm_90a", "fast")

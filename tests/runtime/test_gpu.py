@@ -11,7 +11,8 @@ import torch
 from emmy.runtime import bundle, timing
 from emmy.runtime.driver import BindingsDriver, CuPyDriver
 from emmy.runtime.launch import Executable
-from tests.runtime.programs import SOURCE, two_kernels
+from tests.hopper_kernels import gemm
+from tests.runtime.programs import SOURCE, kernel_plan, two_kernels
 
 pytestmark = pytest.mark.gpu
 W = np.arange(15, dtype=np.float32).reshape(3, 5)
@@ -102,3 +103,32 @@ def test_the_clock_agrees_with_the_copy_rate_and_with_itself():
     assert times["again"].us == pytest.approx(times["one"].us, rel=0.05)
     assert times["two"].us == pytest.approx(2 * times["one"].us, rel=0.1)
     assert 2 * a.nbytes / times["one"].us / 1e6 == pytest.approx(rates.copy_TBs, rel=0.15)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="no GPU of sm_90a")
+@pytest.mark.parametrize("driver", [BindingsDriver, CuPyDriver])
+@pytest.mark.parametrize(("shape", "options"), [
+    ((1000, 1048, 1096), {}), ((512, 640, 192), {"left_major": "mn", "right_major": "mn", "columns": 128})], ids=str)
+def test_tensor_maps_follow_their_tensors(driver, shape, options):
+    from emmy.runtime.build import build
+
+    m, n, k = shape
+    across = bool(options)
+    plan = kernel_plan(gemm(m, n, k, **options), {"a": (k, m) if across else (m, k), "b": (k, n) if across else (n, k), "c": (m, n)})
+    cubin = build(plan.source, "sm_90a").cubin
+    run = Executable(plan, cubin, {}, torch.device("cuda", 0), driver(cubin, 0))
+
+    def product(a, b):
+        return a.double().t() @ b.double() if across else a.double() @ b.double().t()
+
+    b = torch.randn(plan.buffer("b").shape, device="cuda").bfloat16()
+    for _ in range(3):
+        a = torch.randn(plan.buffer("a").shape, device="cuda").bfloat16()
+        (c,) = run(a, b, out=run.poisoned())
+        torch.testing.assert_close(c.double(), product(a, b), rtol=2**-8, atol=1e-3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (c,) = run(a, b)
+    a.normal_()
+    graph.replay()
+    torch.testing.assert_close(c.double(), product(a, b), rtol=2**-8, atol=1e-3)

@@ -22,7 +22,7 @@ def chain() -> tuple[Program, Explanation]:
 
 def test_the_last_state_costs_what_the_choice_was_predicted_to(chain: tuple[Program, Explanation]) -> None:
     program, told = chain
-    by = {s.kernel.output.name: s.seconds for s in program.choice.scheduled.values()}
+    by = {s.kernel.outputs[0].name: s.seconds for s in program.choice.scheduled.values()}
     assert {t: s for t, s in told.costs[-1].items() if s is not None} == pytest.approx(by)
     assert len(told.costs) == len(told.derivation.steps) + 1
     assert all(s is not None for costs in told.costs for s in costs.values())
@@ -30,7 +30,7 @@ def test_the_last_state_costs_what_the_choice_was_predicted_to(chain: tuple[Prog
 
 def test_keeping_and_fusing_are_priced_on_the_scale_of_the_choice(chain: tuple[Program, Explanation]) -> None:
     program, told = chain
-    kept = {k.output.name for k in program.tile.kernels}
+    kept = {k.outputs[0].name for k in program.tile.kernels}
     assert {a.tensor for a in told.alternatives} >= {"t0"} and "matmul_1" not in {a.tensor for a in told.alternatives}
     for other in told.alternatives:
         assert other.kept == (other.tensor not in kept)
@@ -40,13 +40,13 @@ def test_keeping_and_fusing_are_priced_on_the_scale_of_the_choice(chain: tuple[P
 
 def test_forms_are_priced_or_lack_a_fact(chain: tuple[Program, Explanation]) -> None:
     program, told = chain
-    chosen = {s.kernel.output.name: s for s in program.choice.scheduled.values()}
+    chosen = {tuple(t.name for t in s.kernel.outputs): s for s in program.choice.scheduled.values()}
     assert told.forms.keys() == chosen.keys()
-    for tensor, forms in told.forms.items():
-        schedule = chosen[tensor].kernel.schedule
+    for writes, forms in told.forms.items():
+        schedule = chosen[writes].kernel.schedule
         assert schedule is not None and (forms[0].form, forms[0].row) == (schedule.form, schedule.row)
         known = [f.seconds for f in forms if f.seconds is not None]
-        assert known == sorted(known) and known[0] == pytest.approx(chosen[tensor].seconds)
+        assert known == sorted(known) and known[0] == pytest.approx(chosen[writes].seconds)
         assert all(f.reasons and f.reasons[0].premises for f in forms if f.seconds is None)
         assert len({f.form for f in forms}) == len(forms) >= 6
 

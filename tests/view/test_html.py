@@ -50,7 +50,8 @@ def test_the_data_are_the_picture() -> None:
         assert tuple(classes[c]["keeps"]) == x.keeps
         assert [bool(m["cost"]) for m in classes[c]["members"]] == [m.seconds is not None for m in x.members]
     assert read["members"] == sum(len(x.members) for x in found.classes.values())
-    assert [(k["name"], k["root"], k["writes"]) for k in read["kernels"]] == [(k.name, k.root, k.writes) for k in found.kernels]
+    kernels = [(k["name"], tuple(k["roots"]), tuple(k["writes"])) for k in read["kernels"]]
+    assert kernels == [(k.name, k.roots, k.writes) for k in found.kernels]
     assert len({k["colour"] for k in read["kernels"]}) == len(found.kernels), "kernels are told apart"
     rules = {rule["name"]: rule for rule in read["rules"]}
     assert rules["commute"]["says"] == "x + y = y + x" and rules["commute"]["matches"] == found.fired["commute"]

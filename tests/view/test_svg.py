@@ -35,9 +35,10 @@ def test_it_draws_the_extracted_program_and_what_else_its_classes_hold() -> None
         colours = {rect.attrib["fill"] for rect in card.iterfind("rect[@width='3']", NAMES)}
         assert colours == {style.colour(k) for m in x.members for k in m.kernels}
     for n, kernel in enumerate(found.kernels):
-        head = shown[kernel.root].find("path", NAMES)
-        assert head is not None and head.attrib["fill"] == style.colour(n)
-        assert any(kernel.writes in word for word in words(shown[kernel.root]))
+        for tensor, c in zip(kernel.writes, kernel.roots, strict=True):
+            head = shown[c].find("path", NAMES)
+            assert head is not None and head.attrib["fill"] == style.colour(n)
+            assert any(tensor in word for word in words(shown[c]))
 
 
 def test_it_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,9 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
 
 def with_parameter_names(kernel: tile.Kernel) -> tile.Kernel:
     """The kernel with its tensors named as parameters can be: identifiers that end in no digit, as every local name does, in the
-    order of `kernel.tensors` and then the output."""
+    order of `kernel.tensors` and then the outputs."""
     names: dict[str, str] = {}
-    for t in (*kernel.tensors, kernel.output):
+    for t in (*kernel.tensors, *kernel.outputs):
         name = re.sub(r"\W", "_", t.name, flags=re.ASCII)
         try:
             kernel_ir.check_name(name)
@@ -47,6 +47,5 @@ def with_parameter_names(kernel: tile.Kernel) -> tile.Kernel:
         return rename(v, {}, names)
 
     folds = tuple(f.replace(lifts=tuple(map(renamed, f.lifts))) for f in kernel.folds)
-    tensors = tuple(t.replace(name=names[t.name]) for t in kernel.tensors)
-    output = kernel.output.replace(name=names[kernel.output.name])
-    return kernel.replace(tensors=tensors, output=output, folds=folds, result=renamed(kernel.result))
+    tensors, outputs = (tuple(t.replace(name=names[t.name]) for t in of) for of in (kernel.tensors, kernel.outputs))
+    return kernel.replace(tensors=tensors, outputs=outputs, folds=folds, results=tuple(map(renamed, kernel.results)))

@@ -11,13 +11,12 @@ Shared bytes: down * across * width * (bytes of a state), for each fold.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import gcd, prod
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For
-from emmy.instructions.global_memory import StoreGlobal
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.instructions.shared_memory import LoadSharedVector, StoreSharedVector
 from emmy.ir import dtype as dt
@@ -26,7 +25,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel.finish import finish, store_run
+from emmy.lower.tile_to_kernel.finish import finish, store, store_run
 from emmy.lower.tile_to_kernel.fold import by_extent, levels
 from emmy.lower.tile_to_kernel.register_tile import parts
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, neutral
@@ -66,7 +65,7 @@ class Run:
         """Emit `body` for each neighbour."""
         scope.emit(*([counted(lane, self.width, body)] if isinstance(lane, Var) else body.body))
 
-    def hold(self, scope: Emitter, roots: list[Value], *axes: int) -> None:
+    def hold(self, scope: Emitter, roots: Sequence[Value], *axes: int) -> None:
         """Compute before a loop over `axes` what of `roots` does not depend on them: once for the thread, or for each neighbour."""
         scope.hoist(roots, *axes, self.axis)
         values = parts(scope, roots, (self.axis,), axes, self.held)
@@ -219,30 +218,29 @@ def join(scope: Emitter, run: Run, fold: tile.Fold, buffers: list[SharedBuffer],
 
 
 def write(scope: Emitter, run: Run, columns: list[int], place: Expr, down: int) -> None:
-    """Store the result at the thread's neighbours for every point of the columns, the threads of a lane striding over them."""
+    """Store the results at the thread's neighbours for every point of the columns, the threads of a lane striding over them."""
     if not columns:
-        store(scope, run)
+        store_neighbours(scope, run)
         return
     kernel = scope.kernel
-    run.hold(scope, [kernel.result], *columns)
+    run.hold(scope, kernel.results, *columns)
     position = Var(scope.name("c"), scope.integer)
     body = scope.child()
     body.place(columns, position)
-    store(body, run)
+    store_neighbours(body, run)
     total = const(scope.integer, prod(kernel.extents[a] for a in columns))
     scope.emit(For(position, scope.whole(place), total, const(scope.integer, down), False, tuple(body.body)))
 
 
-def store(scope: Emitter, run: Run) -> None:
-    """Store the result at the thread's neighbours: as vectors where c is the output's last axis."""
+def store_neighbours(scope: Emitter, run: Run) -> None:
+    """Store the results at the thread's neighbours: as vectors where c is the outputs' last axis."""
     kernel = scope.kernel
     if run.axis == kernel.outer[-1]:
         run.bind(scope, const(scope.integer, 0)) if run.width == 1 else None
         store_run(scope, run.axis, run.start, run.width, run.bind)
         return
     lane = run.lane(scope)
-    scope.hoist([kernel.result], run.axis)
-    inner = run.at(scope, lane, scope.load_vectors([kernel.result], run.axis, run.start, run.width))
-    value = inner.value(kernel.result)
-    inner.emit(StoreGlobal(kernel.output.name, inner.output_offset(), value))
+    scope.hoist(kernel.results, run.axis)
+    inner = run.at(scope, lane, scope.load_vectors(kernel.results, run.axis, run.start, run.width))
+    store(inner)
     run.each(scope, lane, inner)

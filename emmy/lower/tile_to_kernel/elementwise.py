@@ -1,6 +1,6 @@
-"""Form "map": one thread computes `width` neighbouring elements of the output, folds included, in serial loops.
+"""Form "map": one thread computes `width` neighbouring elements of each output, folds included, in serial loops.
 
-Row: WORK=t<threads>,TILE=v<width>.  The grid covers the output once; a tail is predicated.
+Row: WORK=t<threads>,TILE=v<width>.  The grid covers the outputs once; a tail is predicated.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 from math import prod
 
 from emmy.instructions.control import If
-from emmy.instructions.global_memory import StoreGlobal
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Block, Kernel, Thread
-from emmy.lower.tile_to_kernel.finish import finish, store_run
+from emmy.lower.tile_to_kernel.finish import finish, store, store_run
 from emmy.lower.tile_to_kernel.scalar import Emitter
 
 
@@ -19,14 +18,14 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of a map."""
     row = schedule.row
     threads, width = row.threads, int(row.tile.removeprefix("v") or 1)
-    total = prod(kernel.output.shape) // width
+    total = prod(kernel.shape) // width
     blocks = -(-total // threads)
     outer = Emitter(kernel)
     position = outer.let("t", outer.whole(Block(0)) * threads + outer.whole(Thread()))
     inner = outer.child()
     if width == 1:
         inner.place(kernel.outer, position)
-        inner.emit(StoreGlobal(kernel.output.name, inner.output_offset(), inner.value(kernel.result)))
+        store(inner)
     else:
         *rest, last = kernel.outer
         steps = kernel.extents[last] // width

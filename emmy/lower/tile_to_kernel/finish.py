@@ -14,42 +14,56 @@ from emmy.ir.loop_ir import Load
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
 
+def store(scope: Emitter) -> None:
+    """Compute and store every result at the current point."""
+    values = tuple(map(scope.value, scope.kernel.results))
+    put(scope, values)
+
+
+def put(scope: Emitter, values: tuple[Expr, ...]) -> None:
+    """Store the results, which are `values`, at the current point."""
+    offset = scope.output_offset()
+    scope.emit(*(StoreGlobal(output.name, offset, value) for output, value in zip(scope.kernel.outputs, values, strict=True)))
+
+
 def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable[[Emitter, Expr], None] | None = None,
               arrays: Mapping[Load, str] | None = None) -> None:
-    """Compute and store the `width` output elements from `start` (a multiple of `width`) along `axis`, as vectors along the last axis.
+    """Compute and store `width` elements of every output from `start` (a multiple of `width`) along `axis`, as vectors along the last axis.
     `bind` makes values that are known for the neighbour at an offset those of its scope; `arrays` hold loads read already."""
-    kernel, output = scope.kernel, scope.kernel.output
-    scope.hoist([kernel.result], axis)
+    kernel = scope.kernel
+    scope.hoist(kernel.results, axis)
     held = dict(arrays or {})
     if width == 1:
         scope.axes[axis] = start
         scope.values.update({load: Element(array, load.element.compute, const(scope.integer, 0)) for load, array in held.items()})
-        scope.emit(StoreGlobal(output.name, scope.output_offset(), scope.value(kernel.result)))
+        store(scope)
         return
-    held |= scope.load_vectors([kernel.result], axis, start, width, held)
-    out, lane = scope.name("y"), Var(scope.name("e"), scope.integer)
+    held |= scope.load_vectors(kernel.results, axis, start, width, held)
+    outs, lane = [scope.name("y") for _ in kernel.outputs], Var(scope.name("e"), scope.integer)
     inner = scope.neighbour(axis, start, lane, held)
     if bind is not None:
         bind(inner, lane)
     if axis != kernel.outer[-1]:
-        inner.emit(StoreGlobal(output.name, inner.output_offset(), inner.value(kernel.result)))
+        store(inner)
         scope.emit(For(lane, const(scope.integer, 0), const(scope.integer, width), const(scope.integer, 1), True, tuple(inner.body)))
         return
-    inner.emit(SetElement(out, output.element.compute, lane, inner.value(kernel.result)))
-    scope.emit(DeclareArray(out, output.element.compute, width, None))
+    named = list(zip(outs, kernel.outputs, strict=True))
+    values = tuple(map(inner.value, kernel.results))
+    inner.emit(*(SetElement(out, output.element.compute, lane, value) for (out, output), value in zip(named, values, strict=True)))
+    scope.emit(*(DeclareArray(out, output.element.compute, width, None) for out, output in named))
     scope.emit(For(lane, const(scope.integer, 0), const(scope.integer, width), const(scope.integer, 1), True, tuple(inner.body)))
     scope.axes[axis] = start
     offset = scope.output_offset()
-    step = gcd(width, VECTOR_BYTES // output.element.bytes)
-    for k in range(0, width, step):
-        scope.emit(StoreGlobalVector(output.name, offset + k, out, k, step))
+    for out, output in named:
+        step = gcd(width, VECTOR_BYTES // output.element.bytes)
+        scope.emit(*(StoreGlobalVector(output.name, offset + k, out, k, step) for k in range(0, width, step)))
 
 
 def finish(kernel: tile.Kernel, scope: Emitter, grid: tuple[int, int, int], block: int, shared: tuple[SharedBuffer, ...] = (),
            maps: tuple[TensorMap, ...] = ()) -> Kernel:
     """The verified Kernel IR of a kernel whose statements are in `scope`."""
     reads = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "read") for t in kernel.tensors)
-    write = GlobalBuffer(kernel.output.name, kernel.output.element, prod(kernel.output.shape), "write")
-    made = Kernel(kernel.name, (*reads, write), shared, grid, block, tuple(scope.body), maps)
+    writes = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "write") for t in kernel.outputs)
+    made = Kernel(kernel.name, (*reads, *writes), shared, grid, block, tuple(scope.body), maps)
     verify(made)
     return made

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For, If
-from emmy.instructions.global_memory import LoadGlobalVector, StoreGlobal
+from emmy.instructions.global_memory import LoadGlobalVector
 from emmy.instructions.registers import DeclareArray
 from emmy.instructions.shared_memory import LoadShared, StoreShared
 from emmy.ir import loop_ir as loop
@@ -26,7 +26,7 @@ from emmy.ir.kernel_ir import Block, Expr, Kernel, SharedBuffer, Thread, Var, co
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import MONOIDS
 from emmy.lower.tensor_to_loop import rename
-from emmy.lower.tile_to_kernel.finish import finish, store_run
+from emmy.lower.tile_to_kernel.finish import finish, put, store_run
 from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, vectorises
 from emmy.lower.tile_to_kernel.twist import RECIPES
@@ -105,7 +105,7 @@ class Held:
 def held_loads(kernel: tile.Kernel, columns: tuple[int, ...]) -> set[Value]:
     """The loads, by position along their axis, that two stages (levels of folds, and the writing of columns) have in common."""
     stages = [(f.lifts, f.axis, depth) for depth, level in enumerate(levels(kernel)) for f in level]
-    stages += [((kernel.result,), a, -1) for a in columns]
+    stages += [(kernel.results, a, -1) for a in columns]
     met = {(load, depth) for roots, axis, depth in stages for load in {at_position(v, axis) for v in loads_along(roots, axis)}}
     count = Counter(load for load, _ in met)
     return {load for load, n in count.items() if n > 1}
@@ -207,22 +207,21 @@ def join_warps(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lane: Ex
 
 
 def write(scope: Emitter, columns: tuple[int, ...], team: Team) -> None:
-    """Store the result at every point of the columns, the threads striding over them; or once, where there are none."""
+    """Store the results at every point of the columns, the threads striding over them; or once, where there are none."""
     kernel = scope.kernel
     if not columns:
         once = scope.child()
-        value = scope.value(kernel.result)
-        once.emit(StoreGlobal(kernel.output.name, once.output_offset(), value))
+        put(once, tuple(map(scope.value, kernel.results)))
         scope.emit(If(team.lane == 0, tuple(once.body)))
         return
     *rest, last = columns
     extents = kernel.extents
     neighbours = last == kernel.outer[-1] or team.held is not None      # what is held was read in runs of this width
     width = team.width if extents[last] % team.width == 0 and neighbours else 1
-    scope.hoist([kernel.result], *columns)
+    scope.hoist(kernel.results, *columns)
     if not rest:
         def step(body: Emitter, start: Expr, number: int) -> None:
-            arrays = team.held.fetch(scope, body, (kernel.result,), last, start, width, number) if team.held else {}
+            arrays = team.held.fetch(scope, body, kernel.results, last, start, width, number) if team.held else {}
             store_run(body, last, start, width, arrays=arrays)
 
         along(scope, extents[last], const(scope.integer, extents[last]), team._replace(width=width), step)

@@ -28,21 +28,24 @@ from emmy.instructions import (
     CopyTile,
     DeclareArray,
     ExpectBytes,
+    FenceAsync,
     FenceBarriers,
     FenceProducts,
     For,
     If,
     InitBarrier,
     MultiplyWarpgroup,
+    NamedBarrier,
     PrefetchMap,
     SetRegisters,
+    StoreSharedVector,
     WaitBarrier,
     WaitProducts,
 )
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, int32
+from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value, load_of
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
@@ -53,6 +56,7 @@ from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted, products
 
+CHUNK = 8                       # halves that move as one vector
 GROUP, WARPS = 128, 4           # threads and warps that multiply together
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
@@ -96,7 +100,8 @@ def tiling(row: tile.Row) -> Tiling:
     out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
                  dt.named(element))
     if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % maps.LINE or out.depth > 256 or out.stages < 2:
-        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s, a depth of 64 to 256 in 64s, 2 stages or more")
+        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s, a depth of 64 to 256 in 64s, "
+                      "2 stages or more")
     return out
 
 
@@ -104,7 +109,8 @@ class Operand:
     """A load as tiles of one side in a ring in shared memory: lines of 64 elements along the folded axis, or of 64 positions."""
 
     def __init__(self, scope: Emitter, load: Load, view: maps.View, positions: int, t: Tiling):
-        self.view, self.positions, self.tiling, self.box = view, positions, t, view.box(positions)
+        self.view, self.positions, self.tiling, self.filled = view, positions, t, view.filled(positions)
+        self.box = view.box(self.filled)
         self.buffer = SharedBuffer(scope.name("tile"), t.element, t.stages * self.slot, 1024)
         deep = maps.LINE if view.by_depth else t.depth
         self.map = view.map(scope.name("map"), scope.tensors[load.tensor], deep, self.box)
@@ -123,7 +129,29 @@ class Operand:
         lines = range(0, self.tiling.depth, maps.LINE) if self.view.by_depth else (0,)
         return [CopyTile(self.buffer.name, slot * self.slot + self.place(k, p), self.map.name,
                          self.view.coordinates(scope, start + k, first + p), barrier, slot)
-                for k in lines for p in range(0, self.positions, self.box)]
+                for k in lines for p in range(0, self.filled, self.box)]
+
+    @property
+    def brought(self) -> int:
+        """Bytes that arrive for a stage."""
+        return self.tiling.depth * self.filled * self.buffer.element.bytes
+
+    def clear(self, scope: Emitter, thread: Expr, threads: int) -> None:
+        """Zeros where nothing ever arrives: the positions of a tile that lie behind the end of a short side."""
+        chunks = (self.positions - self.filled) * maps.LINE // CHUNK
+        if not chunks:
+            return
+        parts = self.tiling.stages * self.slot // (self.positions * maps.LINE)      # lines of all positions
+        c, zero = Var(scope.name("c"), dt.i32), scope.name("zero")
+        scope.emit(DeclareArray(zero, self.buffer.element, CHUNK, const(self.buffer.element, 0)))
+        body = scope.child()
+        if self.view.by_depth:
+            at = c // chunks * (self.positions * maps.LINE) + (self.filled * maps.LINE + c % chunks * CHUNK)
+        else:
+            tail = (self.positions - self.filled) * self.tiling.depth // CHUNK
+            at = c // tail * self.slot + (self.filled * self.tiling.depth + c % tail * CHUNK)
+        body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, CHUNK))
+        scope.emit(For(c, thread, int32(parts * chunks), int32(threads), False, tuple(body.body)))
 
     def place(self, k: int, position: int) -> int:
         """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of 64 and of a box."""
@@ -158,7 +186,7 @@ class Multiplication:
         self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
         self.tiles = self.down * self.across * self.extent(schedule.batch)
         self.grid = min(t.blocks or self.tiles, self.tiles)
-        self.full, self.empty = (SharedBuffer(scope.name(name), dt.i64, t.stages) for name in ("full", "empty"))
+        self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
         self.factors = [(self.operand(scope, p.left, True), self.operand(scope, p.right, False)) for p in self.products]
         self.sums = [scope.name("sum") for _ in self.products]
@@ -179,9 +207,10 @@ class Multiplication:
 
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
         """`body` for the first row and column of each tile of this block, at its point of the batch."""
-        number = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else Block(0)
+        number: Var | Block = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else Block(0)
         inner = scope.child() if self.grid < self.tiles else scope
-        here, layer = number, self.down * self.across
+        here: Expr = number
+        layer = self.down * self.across
         if layer < self.tiles:
             inner.place(self.schedule.batch, inner.whole(inner.let("layer", number // layer)))
             here = inner.let("t", number % layer)
@@ -208,23 +237,25 @@ class Multiplication:
         """Barriers, by one thread, and a meeting of all."""
         s = Var(scope.name("s"), dt.i32)
         made = scope.child()
-        made.emit(InitBarrier(self.full.name, s, 1), InitBarrier(self.empty.name, s, WARPS * self.tiling.groups))
+        name, stages = self.barriers.name, self.tiling.stages
+        made.emit(InitBarrier(name, s, 1), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
         maps_ = (*(x.map.name for x in self.operands.values()), *stored)
-        first = *(PrefetchMap(name) for name in maps_), counted(s, self.tiling.stages, made), FenceBarriers()
+        first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), FenceBarriers()
         scope.emit(If(Thread() == 0, first), Barrier())
 
     def copy(self, scope: Emitter) -> None:
         """What the thread does that copies."""
         ring, t = Ring(scope, self.tiling.stages), self.tiling
-        size = sum(x.slot for x in self.operands.values()) * t.element.bytes
+        size = sum(x.brought for x in self.operands.values())
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
-            body.emit(WaitBarrier(self.empty.name, ring.slot, ring.phase ^ 1), ExpectBytes(self.full.name, ring.slot, size))
+            name = self.barriers.name
+            body.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), ExpectBytes(name, ring.slot, size))
             start = body.let("k", step * t.depth)
             for (_, left), x in self.operands.items():
-                body.emit(*x.copies(body, ring.slot, start, row if left else column, self.full.name))
+                body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
             body.emit(*ring.advance())
             inner.emit(counted(step, self.steps, body, unroll=False))
 
@@ -235,18 +266,24 @@ class Multiplication:
         t = self.tiling
         for array in self.sums:
             scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
-        ring, before = Ring(scope, t.stages), scope.declare("before", int32(0))
+        if any(x.filled < x.positions for x in self.operands.values()):
+            for x in self.operands.values():
+                x.clear(scope, Thread() - GROUP, GROUP * t.groups)
+            scope.emit(FenceAsync(), NamedBarrier(int32(t.groups + 1), GROUP * t.groups))
+        ring, before, barriers = Ring(scope, t.stages), scope.declare("before", int32(0)), self.barriers.name
+        leave = Arrive(barriers, before + t.stages)
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             result.begin(inner, row, column)
+            inner.emit(FenceProducts(tuple(self.sums)))
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
-            body.emit(WaitBarrier(self.full.name, ring.slot, ring.phase), FenceProducts())
+            body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
             self.step(body, ring.slot, step, result.group)
             body.emit(CommitProducts(), WaitProducts(1),
-                      If((result.lane == 0) & (step > 0), (Arrive(self.empty.name, before),)), Assign(before, ring.slot), *ring.advance())
+                      If((result.lane == 0) & (step > 0), (leave,)), Assign(before, ring.slot), *ring.advance())
             inner.emit(counted(step, self.steps, body, unroll=False), WaitProducts(0, tuple(self.sums)),
-                       If(result.lane == 0, (Arrive(self.empty.name, before),)))
+                       If(result.lane == 0, (leave,)))
             result.store(inner)
 
         self.each_tile(scope, tile_)
@@ -263,9 +300,9 @@ class Multiplication:
         body = scope.child()
         for array, (left, right) in zip(self.sums, self.factors, strict=True):
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
-            body.emit(MultiplyWarpgroup(t.element, t.wide, array, (i * t.columns + j) * (t.wide // 2), left.buffer.name, from_left, left.major,
-                                        right.buffer.name, right.at(slot, q, j * t.wide), right.major, (step > 0) | (q > 0),
-                                        maps.LINE * t.depth))
+            from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
+            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name, from_right,
+                                        right.major, (step > 0) | (q > 0), maps.LINE * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))
@@ -290,5 +327,5 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     share = SHARE.get(t.groups)
     give, take = ((SetRegisters(share[0], False),), (SetRegisters(share[1], True),)) if share else ((), ())
     scope.emit(If(Thread() < GROUP, (*give, *copying.body), (*take, *multiplying.body)))
-    shared = *(x.buffer for x in m.operands.values()), *result.shared, m.full, m.empty
+    shared = *(x.buffer for x in m.operands.values()), *result.shared, m.barriers
     return finish(kernel, scope, (m.grid, 1, 1), t.threads, shared, (*(x.map for x in m.operands.values()), *result.maps))

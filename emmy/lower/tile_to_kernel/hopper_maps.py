@@ -21,7 +21,7 @@ from emmy.ir.loop_ir import axes_of
 from emmy.lower.tile_to_kernel.scalar import Emitter, affine
 
 LINE = 64                   # halves of a line of a swizzled box: 128 bytes
-BOX_BYTES = 64 * 64 * 2     # of a box that a result is stored in
+BOX_BYTES = 64 * 64 * 2     # of the largest box that a result is stored in
 MOST = 256                  # positions of a box along one dimension
 
 
@@ -64,11 +64,18 @@ class View(NamedTuple):
         """How many of a tile's positions along `side` one box holds."""
         return LINE if self.unit == LINE else next(n for n in range(min(positions, MOST), 0, -8) if positions % n == 0)
 
-    def map(self, name: str, tensor: tile.Tensor, deep: int, side: int) -> TensorMap:
+    def filled(self, positions: int) -> int:
+        """How many of a tile's positions are copied: all, or those of a side that ends before, in whole lines or eights."""
+        if len(self.side) > 1:
+            return positions
+        unit = 8 if self.by_depth else LINE
+        return min(positions, -(-self.side[0].extent // unit) * unit)
+
+    def map(self, name: str, tensor: tile.Tensor, deep: int, side: int, swizzle: int = 128) -> TensorMap:
         """The map whose boxes have so many elements along `deep` and `side`."""
         extents = {self.deep[0]: deep, self.side[0]: side}
         return TensorMap(name, tensor.name, tensor.element, tuple(d.extent for d in self.dimensions),
-                         tuple(extents.get(d, 1) for d in self.dimensions))
+                         tuple(extents.get(d, 1) for d in self.dimensions), swizzle)
 
     def coordinates(self, scope: Emitter, deep: Expr, side: Expr) -> tuple[Expr, ...]:
         """Where the box begins at an element of `deep` and a position of `side`, at the scope's point of the batch."""
@@ -92,7 +99,7 @@ def unravel(dimensions: tuple[Dimension, ...], position: Expr) -> dict[Dimension
 
 def operand(tensor: tile.Tensor, point: tuple[Ix, ...], folded: int, side: Iterable[int], batch: Iterable[int],
             extents: Mapping[int, int]) -> View | None:
-    """A load of halves as the operand of a product: along the folded axis or along its side it lies contiguous.  None where no map has it."""
+    """A load of halves as an operand: along the folded axis or along its side it lies contiguous.  None where no map has it."""
     return _view(tensor, point, (folded,), side, batch, extents)
 
 

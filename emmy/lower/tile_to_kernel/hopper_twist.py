@@ -29,6 +29,7 @@ from emmy.instructions import (
     CommitProducts,
     DeclareArray,
     ExpectBytes,
+    FenceAsync,
     FenceBarriers,
     FenceProducts,
     For,
@@ -36,6 +37,7 @@ from emmy.instructions import (
     InitBarrier,
     MultiplyWarpgroup,
     MultiplyWarpgroupRegisters,
+    NamedBarrier,
     PrefetchMap,
     SetElement,
     SetRegisters,
@@ -250,7 +252,7 @@ class BulkPass(Pass):
 
         def bring(inner: Emitter, which: int, operands: Iterable[tuple[Operand, Expr, Expr]]) -> None:
             ring, at, given = self.rings[which], stages[which], list(operands)
-            size = sum(x.slot for x, _, _ in given) * t.element.bytes
+            size = sum(x.brought for x, _, _ in given)
             inner.emit(WaitBarrier(ring.empty.name, at.slot, at.phase ^ 1), ExpectBytes(ring.full.name, at.slot, size))
             for x, start, first in given:
                 inner.emit(*x.copies(inner, at.slot, start, first, ring.full.name))
@@ -285,6 +287,10 @@ class BulkPass(Pass):
         wide = [s for _, s in self.wide()]
         scope.emit(DeclareArray(self.scores, dt.f32, t.keys // 2), DeclareArray(self.weights_, t.element, t.keys // 2),
                    *(DeclareArray(s, dt.f32, self.width // 2) for s in wide), DeclareArray(self.scale, dt.f32, 2))
+        if any(x.filled < x.positions for x in self.operands):
+            for x in self.operands:
+                x.clear(scope, Thread() - GROUP, GROUP * t.groups)
+            scope.emit(FenceAsync(), NamedBarrier(int32(t.groups + 1), GROUP * t.groups))
         self.stages = [Ring(scope, ring.stages) for ring in self.rings]
         if t.turns:
             self.phase = Ring(scope, 1)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
-from emmy.instructions.global_memory import StoreGlobal
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Element, Expr, SharedBuffer, Var, const, int32
 from emmy.ir.loop_ir import Value
-from emmy.lower.tile_to_kernel.finish import store_run
+from emmy.lower.tile_to_kernel.finish import store, store_run
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, Side, Strip, Tiling, both, counted, under
 
@@ -178,17 +177,16 @@ class Cells:
         scope.emit(counted(i, self.rows.count, outer))
 
     def store(self, scope: Emitter) -> None:
-        """Store the kernel's result at every cell inside the output, runs of columns as vectors where they are neighbours in memory."""
+        """Store the kernel's results at every cell inside the outputs, runs of columns as vectors where they are neighbours in memory."""
         kernel, run = scope.kernel, self.columns.run
         for side in ("rows", "columns"):
-            self.prepare(scope, [kernel.result], side)
+            self.prepare(scope, kernel.results, side)
         last = self.columns.axes[-1] if self.columns.axes else None
         vector = run if last is not None and last == kernel.outer[-1] and kernel.extents[last] % run == 0 else 1
         outer, i, j, cell, guard, _ = self.each(scope, vector)
         body = cell.child()
         if last is None or vector == 1:
-            value = body.value(kernel.result)
-            body.emit(StoreGlobal(kernel.output.name, body.output_offset(), value))
+            store(body)
         else:
             store_run(body, last, body.axes[last], vector, lambda inner, lane: self.bind(inner, i, j * vector + lane))
         cell.emit(*under(guard, body.body))

@@ -36,13 +36,12 @@ class Emitter:
     def __init__(self, kernel: tile.Kernel, parent: Emitter | None = None):
         self.kernel, self.parent = kernel, parent
         self.body: list[Stmt] = []
-        self.tensors = {t.name: t for t in (*kernel.tensors, kernel.output)}
+        self.tensors = {t.name: t for t in (*kernel.tensors, *kernel.outputs)}
         self.axes: ChainMap[int, Expr] = parent.axes.new_child() if parent else ChainMap()
         self.values: ChainMap[Value, Expr] = parent.values.new_child() if parent else ChainMap()
         self.fresh: count[int] = parent.fresh if parent else count()
-        self.free: dict[Value, frozenset[int]] = (
-            parent.free if parent else tile.free_axes((*(x for f in kernel.folds for x in f.lifts), kernel.result)))
-        self.uses: Counter[Value] = parent.uses if parent else Counter(x for v in self.free for x in v.operands)
+        self.free: dict[Value, frozenset[int]] = parent.free if parent else tile.free_axes(kernel.roots)
+        self.uses: Counter[Value] = parent.uses if parent else Counter((*(x for v in self.free for x in v.operands), *kernel.results))
         self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
         sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
         self.integer: DType = dt.i64 if max(sizes, default=0) >= 1 << 31 else dt.i32
@@ -103,8 +102,8 @@ class Emitter:
         return self.index(ix.flatten(point, self.tensors[tensor].shape))
 
     def output_offset(self) -> Expr:
-        """The offset of the current output point."""
-        return self.offset(self.kernel.output.name, tuple(map(Ax, self.kernel.outer)))
+        """The offset of the current point of every output."""
+        return self.index(ix.flatten(tuple(map(Ax, self.kernel.outer)), self.kernel.shape))
 
     # -- values -------------------------------------------------------------------------------------------------
     def value(self, v: Value) -> Expr:

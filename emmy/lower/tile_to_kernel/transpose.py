@@ -73,11 +73,11 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(scope, schedule)
     blocks = [-(-kernel.extents[a] // n) for a, n in ((t.p, t.rows), (t.q, t.columns))]
     direct, staged = split(scope, t)
-    scope.hoist([kernel.result], t.p, t.q)
+    scope.hoist(kernel.results, t.p, t.q)
     tiles = [Staged(scope, t, v) for v in staged]
     for s in tiles:
         s.fetch(scope)
-    width = t.widest(kernel.extents[t.q], t.columns, kernel.output.element.bytes)
+    width = t.widest(kernel.extents[t.q], t.columns, max(o.element.bytes for o in kernel.outputs))
     held = hold(scope, t, direct, width)
     for s in tiles:
         s.commit(scope)
@@ -121,10 +121,10 @@ def tiling(scope: Emitter, schedule: tile.Schedule) -> Tile:
 
 
 def split(scope: Emitter, t: Tile) -> tuple[list[Load], list[Load]]:
-    """The loads of the result that vary over the tile, those inside another's point left out: made along q, and staged."""
+    """The loads of the results that vary over the tile, those inside another's point left out: made along q, and staged."""
     direct: list[Load] = []
     staged: list[Load] = []
-    seen, stack = set[Value](), [scope.kernel.result]
+    seen, stack = set[Value](), list(scope.kernel.results)
     while stack:
         v = stack.pop()
         if v in seen or scope.free[v].isdisjoint((t.p, t.q)):

@@ -114,7 +114,7 @@ function drawHead(card, kernel) {
   const x = classes[card.i], y = card.y + M.head / 2 + 4;
   pen.font = `600 11.5px ${ink.mono}`;
   pen.fillStyle = kernel ? "#fff" : ink.ink;
-  const most = Math.floor((card.w - 24) / letter), name = clip(`%${x.key}${kernel ? `  ${kernel.writes}` : ""}`, most - 8);
+  const most = Math.floor((card.w - 24) / letter), name = clip(`%${x.key}${kernel ? `  ${x.keeps.find(t => kernel.writes.includes(t))}` : ""}`, most - 8);
   pen.fillText(name, card.x + 10, y);
   pen.font = `11px ${ink.mono}`;
   pen.fillStyle = kernel ? "rgba(255,255,255,.85)" : ink.dim;

@@ -57,7 +57,7 @@ function showKernels() {
   $("kernels").replaceChildren(...data.kernels.map((k, n) => {
     const button = el("button", { ariaPressed: state.kernel === n, title: "Mark the body of this kernel", onclick: () => pickKernel(n) },
       swatch(n), el("span", { className: "name" }, k.name), el("span", { className: "amount" }, k.time),
-      el("span", { className: "more" }, k.row), el("span", { className: "more" }, `reads ${k.reads.join(", ") || "nothing"} · writes ${k.writes}`));
+      el("span", { className: "more" }, k.row), el("span", { className: "more" }, `reads ${k.reads.join(", ") || "nothing"} · writes ${k.writes.join(", ")}`));
     return el("li", {}, button);
   }));
 }

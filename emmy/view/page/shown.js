@@ -4,14 +4,14 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const M = data.metrics, classes = data.classes;
 const rankOf = new Map(classes.map((x, i) => [x.key, i]));
 const users = classes.map(() => []);
-const writer = new Map(data.kernels.map((k, n) => [k.writes, n]));      // the kernel that writes a tensor
+const writer = new Map(data.kernels.flatMap((k, n) => k.writes.map(t => [t, n])));      // the kernel that writes a tensor
 classes.forEach((x, i) => {
   x.members.forEach(m => { m.kids = m.kids.map(k => rankOf.get(k)); });
   for (const k of new Set(x.members.flatMap(m => m.kids))) users[k].push(i);
   x.words = x.members.map(m => `%${x.key} ${x.element} ${m.text} ${x.keeps.join(" ")}`.toLowerCase());
   x.writtenBy = x.keeps.map(t => writer.get(t)).filter(n => n !== undefined);
 });
-const roots = [...new Set([...data.outputs.map(([, c]) => rankOf.get(c)), ...data.kernels.map(k => rankOf.get(k.root))])];
+const roots = [...new Set([...data.outputs.map(([, c]) => rankOf.get(c)), ...data.kernels.flatMap(k => k.roots.map(c => rankOf.get(c)))])];
 
 const state = { open: new Set(), extra: new Set(), all: false, picked: null, query: "", rule: null, kernel: null };
 let cards = new Map(), edges = [], matches = [], hits = new Map(), at = -1;
@@ -40,7 +40,8 @@ function visible() {
 
 // What a row leads to, as [class, whether through memory]: its operands, and the kernel that wrote what it loads.
 function below(i, m) {
-  const kept = m.kernels.length && writer.has(m.tensor) ? rankOf.get(data.kernels[writer.get(m.tensor)].root) : i;
+  const by = m.kernels.length ? data.kernels[writer.get(m.tensor)] : undefined;
+  const kept = by ? rankOf.get(by.roots[by.writes.indexOf(m.tensor)]) : i;
   return [...[...new Set(m.kids)].map(k => [k, false]), ...kept === i ? [] : [[kept, true]]];
 }
 

@@ -42,7 +42,8 @@ def tensors(element: DType = dt.f32, **shapes: tuple[int, ...]) -> dict[str, til
 def kernel(body: Value, axes: tuple[int, ...], extents: dict[int, int], sources: dict[str, tile.Tensor], element: DType = dt.f32,
            name: str = "form") -> tile.Kernel:
     """`body` at every point of `axes`, stored as tensor "out"."""
-    return loop_to_tile.kernel(name, body, tile.Tensor("out", tuple(extents[a] for a in axes), element), axes, extents, sources)
+    output = tile.Tensor("out", tuple(extents[a] for a in axes), element)
+    return loop_to_tile.kernel(name, (body,), (output,), axes, extents, sources)
 
 
 def schedule(form: str, row: str, rows: tuple[int, ...], columns: tuple[int, ...], batch: tuple[int, ...] = ()) -> tile.Schedule:
@@ -57,7 +58,13 @@ def random(k: tile.Kernel, seed: int = 0) -> dict[str, np.ndarray]:
 
 def run(k: tile.Kernel, made: kernel_ir.Kernel, inputs: dict[str, np.ndarray]) -> np.ndarray:
     """What the simulated kernel leaves in its output, as float64."""
+    (out,) = runs(k, made, inputs)
+    return out
+
+
+def runs(k: tile.Kernel, made: kernel_ir.Kernel, inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    """What the simulated kernel leaves in its outputs, as float64."""
     buffers = {n: np.ascontiguousarray(x).reshape(-1) for n, x in inputs.items()}
-    buffers["out"] = np.zeros(int(np.prod(k.output.shape)), k.output.element.numpy)
+    buffers |= {o.name: np.zeros(int(np.prod(o.shape)), o.element.numpy) for o in k.outputs}
     simulate(made, buffers)
-    return buffers["out"].reshape(k.output.shape).astype(np.float64)
+    return tuple(buffers[o.name].reshape(o.shape).astype(np.float64) for o in k.outputs)

@@ -1,0 +1,229 @@
+"""What goes on in a block besides its warps: phases of barriers, copies on their way, warps that meet in part.
+
+Time is a clock for each thread, as tags (see `emmy.evaluate.machine`).  A warp of a kernel with such statements keeps, for each lane, the
+latest tag of every thread that it has seen: `seen[lane, thread]`, its own present one included.  Whoever releases hands on its row and
+begins a new moment; whoever acquires takes the largest of both rows.  Then an access happened before iff its tag is no later than the one
+seen of its thread.  Each barrier in shared memory counts as a thread too, which makes the copies that complete on it: their tags are
+numbered by phase, and lie beyond those of threads.
+
+Copies arrive as late as they may: when no warp can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from emmy.evaluate.async_memory import AsyncMemory
+from emmy.evaluate.machine import Fault
+from emmy.ir import dtype as dt
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Array, Mask, Warp
+    from emmy.ir.kernel_ir import Kernel, Stmt
+
+LANDED = 1 << 40        # the epoch of the first phase of a barrier's copies
+REGISTERS = 65536       # 32-bit registers of a multiprocessor
+
+
+class Wait:
+    """What a warp waits for: goes on when `ready()`; `kind` and `why` tell what is wrong if that never comes."""
+
+    def __init__(self, ready: Callable[[], bool], why: object, kind: str = "deadlock") -> None:
+        self.ready, self.why, self.kind = ready, why, kind
+
+    def __call__(self) -> bool:
+        return self.ready()
+
+
+class Phases:
+    """A barrier in shared memory: `pending` arrivals and `bytes` that its phase waits for, `flying` bytes of copies bound to it."""
+
+    def __init__(self, name: str, count: int, agent: int, span: int) -> None:
+        self.name, self.count, self.agent, self.span = name, count, agent, span
+        self.pending, self.bytes, self.flying, self.phase, self.fenced = count, 0, 0, 0, False
+        self.gathered, self.released = (np.full(span, -1, np.int64) for _ in range(2))
+
+    @property
+    def tag(self) -> int:
+        """The tag of copies that complete in this phase."""
+        return (LANDED + self.phase) * self.span + self.agent
+
+    def arrive(self, rows: Array, threads: Array) -> None:
+        """Threads arrive that have seen these rows."""
+        if len(rows) > self.pending:
+            raise Fault("barrier", f"{self.name} counts {self.count} arrivals a phase, and more arrive", threads)
+        np.maximum(self.gathered, rows.max(axis=0), out=self.gathered)
+        self.pending -= len(rows)
+        self.settle(threads)
+
+    def land(self, size: int, threads: Array) -> None:
+        """A copy of `size` bytes has arrived."""
+        self.flying -= size
+        self.bytes -= size
+        if self.bytes < 0 and not self.pending:
+            raise Fault("bytes", f"{-self.bytes} bytes more arrive at {self.name} than its phase expects", threads)
+        self.settle(threads)
+
+    def settle(self, threads: Array) -> None:
+        """Ends the phase if all have arrived."""
+        if self.pending or self.bytes:
+            return
+        if self.flying:
+            raise Fault("bytes", f"the phase of {self.name} ends while {self.flying} bytes, which it does not expect, are on their way",
+                        threads)
+        self.gathered[self.agent] = self.tag
+        np.maximum(self.released, self.gathered, out=self.released)
+        self.phase, self.pending = self.phase + 1, self.count
+
+    def __str__(self) -> str:
+        return f"{self.name} in phase {self.phase} lacks {self.pending} of {self.count} arrivals and {self.bytes} bytes"
+
+
+class Meeting:
+    """Warps that wait for each other: those there, and how often they met."""
+
+    def __init__(self) -> None:
+        self.there: list[Warp] = []
+        self.what: object = None
+        self.rounds = 0
+
+    def join(self, w: Warp, what: object, number: int, kind: str, why: str, act: Callable[[list[Warp]], None]) -> Iterator[object]:
+        """`w` comes for `what`; the last of `number` warps acts for all."""
+        if self.there and what != self.what:
+            raise Fault(kind, f"{why}, and other warps of the group are elsewhere", w.active(w.mask))
+        self.there.append(w)
+        self.what, now = what, self.rounds
+        if len(self.there) == number:
+            present, self.there, self.rounds = self.there, [], now + 1
+            act(present)
+        else:
+            yield Wait(lambda: self.rounds != now, why, kind)
+
+
+class Engine:
+    """A block's asynchronous work."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.threads = -(-kernel.block // 32) * 32
+        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), self.threads // 32) for b in kernel.shared}
+        self._agents: dict[tuple[str, int], int] = {}
+        for b in kernel.shared:
+            for k in range(b.length if b.element is dt.i64 else 0):
+                self._agents[b.name, k] = self.threads + len(self._agents)
+        self.span = self.threads + len(self._agents)
+        self.phases: dict[tuple[str, int], Phases] = {}
+        self.flights: list[tuple[Warp, Stmt, Callable[[], None]]] = []
+        self.groups = [Meeting() for _ in range(0, self.threads, 128)]
+        self.named: dict[int, Meeting] = {}
+        per_thread = min(REGISTERS // self.threads // 8 * 8, 256)
+        self.registers = [per_thread] * (self.threads // 32)
+
+    # ---- time
+
+    def release(self, w: Warp, lanes: Mask) -> Array:
+        """The rows of the active lanes, as they hand them on; a new moment begins for the warp."""
+        rows = w.seen if lanes is None else w.seen[lanes]
+        rows = rows.copy()
+        w.advance()
+        return rows
+
+    @staticmethod
+    def acquire(w: Warp, lanes: Mask, row: Array) -> None:
+        """The active lanes have seen what `row` tells."""
+        if lanes is None:
+            np.maximum(w.seen, row, out=w.seen)
+        else:
+            w.seen[lanes] = np.maximum(w.seen[lanes], row)
+
+    def meet(self, warps: list[Warp]) -> None:
+        """All lanes of these warps have seen what any of them has."""
+        row = np.max([w.seen.max(axis=0) for w in warps], axis=0)
+        for w in warps:
+            w.seen[:] = row
+            w.advance()
+
+    # ---- barriers in shared memory
+
+    def make(self, w: Warp, name: str, at: int, count: int) -> None:
+        if (name, at) in self.phases:
+            raise Fault("barrier", f"{name}[{at}] is made a second time", w.active(w.mask))
+        self.phases[name, at] = Phases(f"{name}[{at}]", count, self._agents[name, at], self.span)
+
+    def barrier(self, w: Warp, name: str, at: Any, lanes: Mask, *, by_engine: bool = False) -> Phases:
+        """The one barrier that the active lanes use; it was made where all of them see it."""
+        at = w.uniform(at)
+        if np.ndim(at):
+            raise Fault("barrier", f"lanes of a warp use different barriers of {name} in one statement", w.active(lanes))
+        self.shared[name].check_made(w, at, lanes)
+        found = self.phases.get((name, int(at)))
+        if found is None:
+            raise Fault("barrier", f"{name}[{at}] is no barrier: nothing made it one", w.active(lanes))
+        if by_engine and not found.fenced:
+            raise Fault("fence", f"a copy completes on {name}[{at}], which no fence_barriers followed", w.active(lanes))
+        return found
+
+    def arrive(self, w: Warp, name: str, at: Any, size: int = 0) -> None:
+        """Each active lane arrives at its barrier, and expects `size` bytes there."""
+        places = w.spread(at)[w.active_of(True)]
+        threads = w.active(w.mask)
+        made = [self.barrier(w, name, one, w.mask) for one in np.unique(places)]
+        rows = self.release(w, w.mask)
+        for one, phases in zip(np.unique(places), made, strict=True):
+            phases.bytes += size * int((places == one).sum())
+            phases.arrive(rows[places == one], threads[places == one])
+
+    def wait(self, w: Warp, name: str, at: Any, parity: Any) -> Iterator[object]:
+        """Until the phase of that parity has ended."""
+        phases, wanted = self.barrier(w, name, at, w.mask), w.uniform(parity)
+        if np.ndim(wanted) or int(wanted) not in (0, 1):
+            raise Fault("barrier", f"parity {wanted}; it is 0 or 1, and one for all lanes", w.active(w.mask))
+        if phases.phase & 1 == wanted:
+            yield Wait(lambda: phases.phase & 1 != wanted, phases)
+        self.acquire(w, w.mask, phases.released)
+
+    # ---- copies
+
+    def fly(self, w: Warp, s: Stmt, phases: Phases, size: int, land: Callable[[int], None]) -> None:
+        """A copy of `size` bytes begins; it calls `land` with its tag when it arrives."""
+        phases.flying += size
+        tag, thread = phases.tag, w.active(w.mask)
+
+        def arrive() -> None:
+            land(tag)
+            phases.land(size, thread)
+        self.flights.append((w, s, arrive))
+
+    # ---- parts of the block
+
+    def group(self, w: Warp) -> Meeting:
+        """Where the warps of a warpgroup meet; Fault if the block has no whole one there."""
+        if (w.number // 4 + 1) * 128 > w.size:
+            raise Fault("warpgroup", "is no part of four whole warps", w.active(w.mask))
+        return self.groups[w.number // 4]
+
+    def named_barrier(self, w: Warp, number: int, threads: int) -> Iterator[object]:
+        meeting = self.named.setdefault(number, Meeting())
+        yield from meeting.join(w, threads, threads // 32, "barrier", f"barrier {number} of {threads} threads", self.meet)
+
+    def set_registers(self, warps: list[Warp], count: int, grow: bool) -> None:
+        for w in warps:
+            before = self.registers[w.number]
+            if count < before if grow else count > before:
+                raise Fault("registers", f"{count} registers are {'less' if grow else 'more'} than the {before} it has", w.threads)
+            self.registers[w.number] = count
+
+    def room(self, w: Warp, count: int) -> bool:
+        """Whether this warp's warpgroup may hold `count` registers a thread beside what others hold."""
+        others = sum(held for k, held in enumerate(self.registers) if k // 4 != w.number // 4)
+        return 32 * (others + 4 * count) <= REGISTERS
+
+    def unfinished(self, w: Warp) -> str | None:
+        """What is under way that a warp must not leave behind."""
+        if len(w.products) > 1 or w.products[0]:
+            return "products are under way"
+        if any(group for groups in w.stores.values() for group in groups):
+            return "stores are still read from shared memory"
+        return None

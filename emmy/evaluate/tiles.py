@@ -1,0 +1,55 @@
+"""Tiles of tensors in the simulator: how one lies in shared memory, and which part of the tensor it is."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from emmy.evaluate.machine import Fault
+from emmy.evaluate.products import swizzle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from emmy.evaluate.machine import Array, Warp
+    from emmy.ir.kernel_ir import Kernel
+
+
+class Tile:
+    """The tiles of one of the kernel's maps, of `count` elements each."""
+
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        (self.map,) = (m for m in kernel.maps if m.name == name)
+        self.count, item = prod(self.map.box), self.map.element.bytes
+        self.places = swizzle(np.arange(self.count) * item, self.map.swizzle) // item     # where each element lies, in row-major order
+
+    def check(self, w: Warp, buffer: str, start: int) -> None:
+        if start * self.map.element.bytes % self.map.alignment:
+            raise Fault("alignment", f"a tile at element {start} of {buffer}, which is not a multiple of {self.map.alignment} bytes",
+                        w.active(w.mask))
+
+    def _inside(self, corner: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """The part of the tile at `corner` that lies in the tensor: in the tensor, and in the tile."""
+        tensor, tile = [], []
+        for first, size, extent in zip(corner, self.map.box, self.map.shape, strict=True):
+            low, high = max(first, 0), max(min(first + size, extent), max(first, 0))
+            tensor.append(slice(low, high))
+            tile.append(slice(low - first, high - first))
+        return tuple(tensor), tuple(tile)
+
+    def read(self, data: Array, corner: Sequence[int]) -> Array:
+        """The tile as it lies in shared memory, with zeros for what is outside of the tensor."""
+        tensor, tile = self._inside(corner)
+        box = np.zeros(self.map.box, data.dtype)
+        box[tile] = data[:prod(self.map.shape)].reshape(self.map.shape)[tensor]
+        out = np.empty(self.count, data.dtype)
+        out[self.places] = box.reshape(-1)
+        return out
+
+    def written(self, data: Array, corner: Sequence[int]) -> tuple[Array, Array]:
+        """The elements of the tensor that a tile, as it lies in shared memory, covers, and their values."""
+        tensor, tile = self._inside(corner)
+        at = np.ravel_multi_index(np.ix_(*(np.arange(s.start, s.stop) for s in tensor)), self.map.shape)
+        return np.asarray(at).reshape(-1), data[self.places].reshape(self.map.box)[tile].reshape(-1)

@@ -1,0 +1,65 @@
+"""Tensor maps on the host: 128 bytes that the driver makes of a map and the address of its tensor, passed to kernels by value."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from emmy.errors import EmmyError
+from emmy.ir.kernel_ir import TensorMap
+
+SIZE, ALIGNMENT = 128, 64       # bytes
+KEPT = 64       # addresses whose maps are kept
+# CUtensorMapDataType and CUtensorMapSwizzle; parts of 128 bytes are fetched to L2 (CUtensorMapL2promotion 2)
+_TYPES = {"bool": 0, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
+_SWIZZLES, _PROMOTION = {0: 0, 32: 1, 64: 2, 128: 3}, 2
+
+
+@cache
+def library() -> Any:
+    """The CUDA driver's library; EmmyError where there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise EmmyError(f"there is no CUDA driver: {error}", "Run on a machine with an NVIDIA GPU and its driver.") from error
+
+
+class HostMap:
+    """A map as a launch passes it: at `address`, for the tensor that `point` was told last.
+
+    Making one takes the driver some microseconds, so those of the last addresses are kept: tensors come back to the same ones."""
+
+    def __init__(self, tensor: TensorMap) -> None:
+        self._memory = (ctypes.c_char * (SIZE + ALIGNMENT))()
+        start = ctypes.addressof(self._memory)
+        self.address = -(-start // ALIGNMENT) * ALIGNMENT
+        self.tensor, self._pointer, self._made = tensor, 0, dict[int, bytes]()
+        # the driver counts dimensions from the innermost one, and strides in bytes from the second
+        shape, item = tensor.shape[::-1], tensor.element.bytes
+        strides = [item]
+        for n in shape[:-1]:
+            strides.append(strides[-1] * n)
+        rank = len(shape)
+        self._extents, self._strides = (ctypes.c_uint64 * rank)(*shape), (ctypes.c_uint64 * max(1, rank - 1))(*strides[1:])
+        self._box, self._steps = (ctypes.c_uint32 * rank)(*tensor.box[::-1]), (ctypes.c_uint32 * rank)(*[1] * rank)
+
+    def point(self, pointer: int) -> None:
+        """Describes the tensor at that address of device memory."""
+        if pointer == self._pointer:
+            return
+        if pointer not in self._made:
+            if len(self._made) >= KEPT:
+                self._made.clear()
+            self._made[pointer] = self._make(pointer)
+        ctypes.memmove(self.address, self._made[pointer], SIZE)
+        self._pointer = pointer
+
+    def _make(self, pointer: int) -> bytes:
+        status = library().cuTensorMapEncodeTiled(
+            ctypes.c_void_p(self.address), _TYPES[self.tensor.element.name], len(self._extents), ctypes.c_void_p(pointer), self._extents,
+            self._strides, self._box, self._steps, 0, _SWIZZLES[self.tensor.swizzle], _PROMOTION, 0)
+        if status:
+            raise EmmyError(f"CUDA cannot describe {self.tensor.buffer} ({self.tensor.element}{list(self.tensor.shape)}) in tiles "
+                            f"{self.tensor.box}: error {status}", "Compile for this GPU, or pin a schedule that copies no tiles.")
+        return ctypes.string_at(self.address, SIZE)
