@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
@@ -61,7 +63,7 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
         for half in HALVES:
             def view(v: Value, folded: int, side: frozenset[int], half: DType = half, batch: list[int] = batch) -> maps.View | None:
                 load = load_of(v, half)
-                return load and maps.operand(tensors[load.tensor], load.point, folded, sorted(side), batch, kernel.extents)
+                return maps.operand(tensors[load.tensor], load.point, folded, sorted(side), batch, kernel.extents) if load else None
 
             queries = [view(x, inner[0].axis, rows) for x in parts if free[x] & rows]
             keys = [view(x, inner[0].axis, frozenset({t.axis})) for x in parts if t.axis in free[x]]
@@ -72,6 +74,7 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
             units = [v.unit for v in keys if v] + [maps.LINE if v.by_depth else 16 for v in held if v]
             out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if len(units) == len(keys) + len(held) else []
         groups = sorted(rows), sorted(columns), batch
+        out += [f'(set (TwistBatch "{t.name}") {prod(kernel.extents[a] for a in batch)})']
         boxed = sum(maps.result(x, kernel.outer, *groups, kernel.extents) is not None for x in kernel.outputs) if columns else 0
         out += [f'(set (TwistStoreBytes "{t.name}") {2 * maps.BOX_BYTES * boxed})']
         if rows <= outs and live(kernel, t, tuple(sorted(rows)), 64).some != ALL:

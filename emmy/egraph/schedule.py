@@ -245,7 +245,8 @@ class _Reader:
         if name == "WgmmaTwistRow":
             groups, turns, keys, d, q, layers, blocks, live = map(number, args[1:])
             atom = f"wgmma_m64n{keys}k16_{self.engine.value_to_string(args[0])}_f32"
-            return tile.Row(f"g{groups}/ws" + "-turns" * turns, f"{atom}/f1x1", "", f"d{d}q{q}/smem-tma", f"gb{layers}/p{blocks}" + "/live" * live)
+            raster = f"gb{layers}/p{blocks}" + "/live" * live
+            return tile.Row(f"g{groups}/ws" + "-turns" * turns, f"{atom}/f1x1", "", f"d{d}q{q}/smem-tma", raster)
         if name == "WgmmaRow":
             groups, m, wide, n, k, d, together, blocks = map(number, args[1:])
             atom = f"wgmma_m64n{wide}k16_{self.engine.value_to_string(args[0])}_f32"

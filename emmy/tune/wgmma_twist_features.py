@@ -8,32 +8,40 @@ from typing import TYPE_CHECKING
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.operators import OPERATORS
-from emmy.lower.tile_to_kernel.hopper_twist import scaled, tiling
+from emmy.lower.tile_to_kernel.hopper_softmax import scaled
+from emmy.lower.tile_to_kernel.hopper_twist import order, tiling
 from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
 from extract.cost import Features
 
 if TYPE_CHECKING:
     from emmy.tune.features import Census
 
-A_SCORE = 9.0       # slots: maximum, exponent (on a unit of an eighth of the rate), sum, half of a rounding
-RATES = {1: 0.5, 2: 0.72, 3: 0.72}      # of tensor cores, by groups that multiply
+A_SCORE = {1: 12.5, 2: 11.6, 3: 10.6}    # slots, by groups that multiply: maximum, exponent (an eighth of the rate), sum, half a rounding
+A_LOAD = 11.0                           # slots of a load for each score
+RATES = {1: 0.7, 2: 1.06, 3: 1.06}      # of tensor cores, by groups that multiply
+AROUND = {1: 1.7, 2: 1.4}               # what a tile of rows takes besides its keys, in tiles of 128 keys, by tiles of queries
+CACHE = 30 << 20                        # bytes of keys and values that stay in the second-level cache
 
 
 def wgmma_twist_features(census: Census, schedule: tile.Schedule) -> Features:
-    """The features of the census' twist under a row of warpgroups."""
+    """The features of the census' twist under a row of warpgroups: every block counts as the one that has most to do."""
     kernel, t = census.kernel, tiling(schedule.row)
     twist = next(f for f in kernel.folds if f.kind == "twist")
     steps = KeyTiles(kernel, twist, schedule.rows, t.height, t.keys, t.live)
     batch, columns = census.size(schedule.batch), 16 * ceil(census.size(schedule.columns) / 16)
     depth = 16 * ceil(sum(kernel.extents[f.axis] for f in kernel.folds if f is not twist) / 16)
     wide = sum(1 for v in twist.lifts[1:] if not census.free[v].isdisjoint(schedule.columns))
-    tiles, passes = steps.tiles * batch, steps.total * batch        # of rows; of rows by keys
+    o, deep = order(t, steps, batch), depth + wide * columns
+    around = AROUND[min(t.queries, 2)] * 128 / t.keys
+    passes = max(o.loads([count + around for count in steps.counts])) * o.blocks        # of tiles of rows by tiles of keys
     scores = passes * t.height * t.keys
-    deep = depth + wide * columns
-    score = sum(OPERATORS[v.op].flops for v in loop.walk((scaled(steps.whole)[1],)) if isinstance(v, loop.Apply))
-    work = scores * (A_SCORE + score + wide * columns / t.keys) * (1.0 if t.turns else 1.08) + 2 * census.slots(kernel.results, *kernel.outer)
-    brought = 2 * (passes * t.keys * deep + tiles * t.height * depth)
+    of_keys = [v for v in loop.walk((scaled(steps.whole)[1],)) if twist.axis in census.free.get(v, ())]
+    score = sum(OPERATORS[v.op].flops for v in of_keys if isinstance(v, loop.Apply))
+    score += A_LOAD * sum(isinstance(v, loop.Load) and not census.free[v].isdisjoint(schedule.rows) for v in of_keys)
+    work = scores * (A_SCORE[t.groups] + score + wide * columns / t.keys) * (1.0 if t.turns else 1.01)
     shared = 2 * (t.queries * t.height * depth + t.stages * t.keys * deep) + 16384 * t.groups
-    length = passes / tiles
-    return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, 168, shared,
-                    (1.0 if t.queries > 1 else 1.3) + 0.15 * length, 2, 256, 2 * scores * deep, RATES[t.groups], brought)
+    brought = sum(steps.counts) * batch * t.keys * deep * 2
+    kept = 2 * kernel.extents[twist.axis] * deep * o.layers <= CACHE
+    l2 = census.dram if kept else max(census.dram, brought * min(1.0, o.layers / o.blocks))
+    return Features(census.dram, l2, 0, 0, census.dram, work + 2 * census.slots(kernel.results, *kernel.outer), 0, o.blocks, t.threads, 168,
+                    shared, 2.0, 1.0, 256, 2 * scores * deep, RATES[t.groups] * (1.0 if t.keys > 64 else 0.85), brought)

@@ -13,7 +13,18 @@ from emmy.lower.tensor_to_loop import rename
 
 def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     """The Kernel IR of a scheduled kernel; IRError if it has no schedule."""
-    from emmy.lower.tile_to_kernel import contraction, cross, elementwise, fold, hopper, hopper_twist, tensor_core, tensor_twist, transpose, twist_tile
+    from emmy.lower.tile_to_kernel import (
+        contraction,
+        cross,
+        elementwise,
+        fold,
+        hopper,
+        hopper_twist,
+        tensor_core,
+        tensor_twist,
+        transpose,
+        twist_tile,
+    )
 
     if kernel.schedule is None:
         raise IRError(f"kernel {kernel.name} has no schedule")

@@ -32,7 +32,7 @@ class Dimension(NamedTuple):
     axes: tuple[int, ...]
     extent: int
     stride: int
-    index: Ix | None = None
+    term: Ix | None = None
 
 
 class View(NamedTuple):
@@ -81,7 +81,7 @@ class View(NamedTuple):
         """Where the box begins at an element of `deep` and a position of `side`, at the scope's point of the batch."""
         at = unravel(self.deep, deep) | unravel(self.side, side)
         for d in self.batch:
-            flat: Expr = narrow(scope.index(d.index)) if d.index is not None else int32(0)
+            flat: Expr = narrow(scope.index(d.term)) if d.term is not None else int32(0)
             for a in d.axes:
                 flat = flat * scope.kernel.extents[a] + narrow(scope.axes[a])
             at[d] = flat

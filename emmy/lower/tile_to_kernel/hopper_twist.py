@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from math import e as EULER
-from math import isfinite, log2, prod
+from math import prod
 from typing import NamedTuple
 
 from emmy.instructions import (
@@ -45,25 +43,20 @@ from emmy.instructions import (
     WaitProducts,
 )
 from emmy.ir import dtype as dt
-from emmy.ir import index as ix
-from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Apply, Block, Convert, Element, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, fold, int32
-from emmy.ir.loop_ir import Load, Value, load_of
+from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, fold, int32
+from emmy.ir.loop_ir import Value, load_of
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper
 from emmy.lower.tile_to_kernel import hopper_maps as maps
-from emmy.lower.tile_to_kernel import softmax
 from emmy.lower.tile_to_kernel.finish import finish
-from emmy.lower.tile_to_kernel.fragments import ColumnFragments, HeldSums
 from emmy.lower.tile_to_kernel.hopper import GROUP, WARPS, Operand, Ring
-from emmy.lower.tile_to_kernel.hopper_result import GroupRows, Result
-from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
-from emmy.lower.tile_to_kernel.register_tile import Cells, Held
+from emmy.lower.tile_to_kernel.hopper_result import Result
+from emmy.lower.tile_to_kernel.hopper_softmax import RegisterPass
+from emmy.lower.tile_to_kernel.key_tiles import KeyTiles, Order
 from emmy.lower.tile_to_kernel.scalar import Emitter
-from emmy.lower.tile_to_kernel.staging import both, counted, products
-from emmy.lower.tile_to_kernel.twist_tile import LOW, Pass
+from emmy.lower.tile_to_kernel.staging import counted
 
 SHARE = {2: (24, 240), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
@@ -119,22 +112,12 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     share = SHARE.get(t.groups)
     give, take = ((SetRegisters(share[0], False),), (SetRegisters(share[1], True),)) if share else ((), ())
     scope.emit(If(Thread() < GROUP, (*give, If(Thread() == 0, tuple(alone.body))), (*take, *multiplying.body)))
-    return finish(kernel, scope, (pass_.grid, 1, 1), t.threads, pass_.shared, pass_.maps)
+    return finish(kernel, scope, (pass_.order.blocks, 1, 1), t.threads, pass_.shared, pass_.maps)
 
 
-def scaled(score: Value) -> tuple[float, Value]:
-    """A positive factor and a value whose product the score is; -inf has every factor."""
-    match score:
-        case loop.Apply("mul", (loop.Const(element, bits), x)) | loop.Apply("mul", (x, loop.Const(element, bits))):
-            factor, (inner, value) = float(dt.value(element, bits)), scaled(x)
-            return (factor * inner, value) if factor > 0 and isfinite(factor) else (1.0, score)
-        case loop.Apply("select", (c, x, loop.Const(_, bits) as low)) if low.dtype is dt.f32 and bits == LOW.bits:
-            factor, value = scaled(x)
-            return factor, loop.Apply("select", (c, value, low))
-        case loop.Apply("select", (c, loop.Const(_, bits) as low, x)) if low.dtype is dt.f32 and bits == LOW.bits:
-            factor, value = scaled(x)
-            return factor, loop.Apply("select", (c, low, value))
-    return 1.0, score
+def order(t: Tiling, steps: KeyTiles, batch: int) -> Order:
+    """The order of the tiles of rows of a row of this form."""
+    return Order(steps.tiles, batch, min(t.layers, batch), min(t.blocks, steps.tiles * batch), steps.skips)
 
 
 class Barriers(NamedTuple):
@@ -145,40 +128,33 @@ class Barriers(NamedTuple):
     stages: int
 
 
-class BulkPass(Pass):
+class BulkPass(RegisterPass):
     """The pass over the keys: queries, keys and values in shared memory, the state of each row in the registers of a group."""
 
     def __init__(self, scope: Emitter, schedule: tile.Schedule, t: Tiling):
-        kernel, self.scope, self.schedule, self.bulk = scope.kernel, scope, schedule, t
-        self.kernel = kernel
-        self.fold = self._twist(schedule)
-        self.axis, size = self.fold.axis, kernel.extents
-        self.results = {v: HeldSums(*h) if h.on_columns else h for v, h in self._results(schedule).items()}
-        self.steps = KeyTiles(kernel, self.fold, schedule.rows, t.height, t.keys, t.live)
-        (self.factor, self.score), (whole_factor, self.whole) = scaled(self.fold.lifts[0]), scaled(self.steps.whole)
-        if whole_factor != self.factor:
-            self.factor, self.score, self.whole = 1.0, self.fold.lifts[0], self.steps.whole
-        scope.free.update(tile.free_axes((self.score, self.whole)))
-        nested = [kernel.fold(v.fold) for v in loop.walk((self.score,)) if isinstance(v, tile.FoldResult) and self.axis in v.needs]
-        sums = products(scope, nested, schedule.rows, (self.axis,))
-        wide = [v for v in self.fold.lifts[1:] if not scope.free[v].isdisjoint(schedule.columns)]
-        if len(sums) != 1 or sums[0].left is None or sums[0].right is None or not wide:
+        super().__init__(scope, schedule, t.groups, t.keys, t.element, self._steps(scope, schedule, t))
+        self.bulk, kernel, size = t, self.kernel, self.kernel.extents
+        left, right, over, wide = self.product.left, self.product.right, self.product.fold.axis, [v for v, _ in self.wide()]
+        if left is None or right is None or not wide:
             raise IRError(f"{kernel.name}: a twist of this form takes a score with one sum of products of rows and keys, and columns")
-        self.sum, over = sums[0].fold.result(), sums[0].fold.axis
         self.depth, across = size[over], prod(size[a] for a in schedule.columns)
         self.width = -(-across // 16) * 16
         deep, lines = (-(-n // maps.LINE) * maps.LINE for n in (self.depth, across))
-        self.query = self.operand(sums[0].left, over, schedule.rows, schedule.batch, t.height, deep, t.queries)
-        self.key = self.operand(sums[0].right, over, (self.axis,), schedule.batch, t.keys, deep, t.stages)
+        self.query = self.operand(left, over, schedule.rows, schedule.batch, t.height, deep, t.queries)
+        self.key = self.operand(right, over, (self.axis,), schedule.batch, t.keys, deep, t.stages)
         self.values_by = {v: self.operand(v, self.axis, schedule.columns, schedule.batch, lines, t.keys, t.stages) for v in wide}
-        self.scores, self.weights_, self.scale = scope.name("score"), scope.name("weight"), scope.name("scale")
-        self.down, self.batch = self.steps.tiles, prod(size[a] for a in schedule.batch)
-        self.tiles = self.down * self.batch
-        self.grid = min(t.blocks, self.tiles)
-        self.rings = [Barriers(*(SharedBuffer(scope.name(name), dt.i64, n) for name in ("full", "empty")), n)
+        self.order = order(t, self.steps, prod(size[a] for a in schedule.batch))
+        self.rings = [Barriers(SharedBuffer(scope.name("full"), dt.i64, n), SharedBuffer(scope.name("empty"), dt.i64, n), n)
                       for n in (t.queries, t.stages, t.stages)]
         self.turn = SharedBuffer(scope.name("turn"), dt.i64, t.groups)
         self.out = Result(scope, kernel, schedule, t.groups, 1, self.width, self.results)
+
+    @staticmethod
+    def _steps(scope: Emitter, schedule: tile.Schedule, t: Tiling) -> KeyTiles:
+        twist = next((f for f in scope.kernel.folds if f.kind == "twist"), None)
+        if twist is None:
+            raise IRError(f"{scope.kernel.name}: form twist takes a fold of kind twist")
+        return KeyTiles(scope.kernel, twist, schedule.rows, t.height, t.keys, t.live)
 
     def operand(self, value: Value, folded: int, side: tuple[int, ...], batch: tuple[int, ...], positions: int, depth: int,
                 stages: int) -> Operand:
@@ -195,17 +171,13 @@ class BulkPass(Pass):
         return self.query, self.key, *self.values_by.values()
 
     @property
-    def maps(self) -> tuple[maps.TensorMap, ...]:
+    def maps(self) -> tuple[TensorMap, ...]:
         return *(x.map for x in self.operands), *self.out.maps
 
     @property
     def shared(self) -> tuple[SharedBuffer, ...]:
         barriers = [b for ring in self.rings for b in (ring.full, ring.empty)] + [self.turn] * self.bulk.turns
         return *(x.buffer for x in self.operands), *self.out.shared, *barriers
-
-    @property
-    def lanes(self) -> int:
-        return 4
 
     def prepare(self) -> None:
         """Barriers, by one thread, and a meeting of all."""
@@ -218,33 +190,29 @@ class BulkPass(Pass):
     # -- tiles of rows ------------------------------------------------------------------------------------------
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr], None]) -> None:
         """`body` for the number of each tile of rows of this block, at its point of the batch."""
-        rounds, left = divmod(self.tiles, self.grid)
+        o = self.order
+        rounds, left = divmod(o.tiles, o.blocks)
         turn = Var(scope.name("round"), dt.i32)
-        inner = scope.child() if self.tiles > self.grid else scope
-        number: Expr = Block(0)
-        if self.tiles > self.grid:
-            # every other round goes the other way, where tiles differ in length
-            back = fold("sub", int32(self.grid - 1), Block(0))
-            at = fold("select", fold("eq", turn % 2, int32(1)), back, Block(0)) if self.steps.skips else Block(0)
-            number = inner.let("tile", turn * self.grid + at)
-            last = back if self.steps.skips and rounds % 2 else Block(0)
-            trips: Expr = int32(rounds)
-            if left:
-                trips = scope.let("rounds", fold("select", last < left, int32(rounds + 1), int32(rounds)))
-        layers, row = min(self.bulk.layers, self.batch), number
-        if self.batch == 1:
+        inner = scope.child()
+        back = int32(o.blocks - 1) - Block(0)
+        at = fold("select", turn % 2 == 1, back, Block(0)) if o.uneven else Block(0)
+        number = inner.let("tile", turn * o.blocks + at)
+        trips: Expr = int32(rounds)
+        if left:
+            trips = scope.let("rounds", fold("select", (back if o.uneven and rounds % 2 else Block(0)) < left, trips + 1, trips))
+        row = number
+        if o.batch == 1:
             inner.place(self.schedule.batch, inner.whole(int32(0)))
         else:
-            first = inner.let("layer", number // (layers * self.down) * layers)
-            inside = inner.let("inside", number % (layers * self.down))
-            height: Expr = int32(layers)
-            if self.batch % layers:
-                height = inner.let("layers", fold("min", self.batch - first, height))
+            first = inner.let("layer", number // (o.layers * o.down) * o.layers)
+            inside = inner.let("inside", number % (o.layers * o.down))
+            height: Expr = int32(o.layers)
+            if o.batch % o.layers:
+                height = inner.let("layers", fold("min", o.batch - first, height))
             inner.place(self.schedule.batch, inner.whole(first + inside % height))
             row = inside // height
-        body(inner, inner.let("rows", self.down - 1 - row if self.steps.skips else row))
-        if self.tiles > self.grid:
-            scope.emit(For(turn, int32(0), trips, int32(1), False, tuple(inner.body)))
+        body(inner, inner.let("rows", o.down - 1 - row if o.uneven else row))
+        scope.emit(For(turn, int32(0), trips, int32(1), False, tuple(inner.body)))
 
     def copy(self, scope: Emitter) -> None:
         """What the thread does that copies: a tile of queries, then keys one tile ahead of values."""
@@ -285,7 +253,7 @@ class BulkPass(Pass):
         t, out = self.bulk, self.out
         out.enter(scope)
         wide = [s for _, s in self.wide()]
-        scope.emit(DeclareArray(self.scores, dt.f32, t.keys // 2), DeclareArray(self.weights_, t.element, t.keys // 2),
+        scope.emit(DeclareArray(self.products, dt.f32, t.keys // 2), DeclareArray(self.weights_, t.element, t.keys // 2),
                    *(DeclareArray(s, dt.f32, self.width // 2) for s in wide), DeclareArray(self.scale, dt.f32, 2))
         if any(x.filled < x.positions for x in self.operands):
             for x in self.operands:
@@ -297,13 +265,13 @@ class BulkPass(Pass):
             scope.emit(If((out.lane == 0) & (out.group == t.groups - 1), (Arrive(self.turn.name, int32(0)),)))
 
         def tile_(inner: Emitter, row: Expr) -> None:
-            self.begin_tile(inner, row)
+            self.begin_tile(inner, row, out)
             last, count = self.steps.range(inner, row)
-            inner.emit(self.wait(0), self.wait(1), FenceProducts((self.scores,)))
+            inner.emit(self.wait(0), self.wait(1), FenceProducts((self.products,)))
             self.multiply_keys(inner)
-            inner.emit(CommitProducts(), WaitProducts(0, (self.scores,)), *self.free(1))
+            inner.emit(CommitProducts(), WaitProducts(0, (self.products,)), *self.free(1))
             self.absorb_tile(inner, inner.let("j", last * t.keys), self.steps.masked_first)
-            self.hand_on(inner, self.scores)
+            self.hand_on(inner, self.products)
             for low, high, masked in self.steps.loops(inner, row, last, count):
                 step = Var(inner.name("step"), dt.i32)
                 body = inner.child()
@@ -312,7 +280,7 @@ class BulkPass(Pass):
             inner.emit(*self.free(0), self.wait(2), FenceProducts((self.weights_, *wide)))
             self.multiply_values(inner, int32(1) < count)
             inner.emit(CommitProducts(), WaitProducts(0, tuple(wide)), *self.free(2))
-            self.end_tile(inner, row)
+            self.end_tile(inner)
 
         self.each_tile(scope, tile_)
         out.end(scope)
@@ -325,36 +293,13 @@ class BulkPass(Pass):
         ring = self.stages[which]
         return If(self.out.lane == 0, (Arrive(self.rings[which].empty.name, ring.slot),)), *ring.advance()
 
-    def begin_tile(self, scope: Emitter, row: Expr) -> None:
-        """The neutral state, and what the scores read of rows alone."""
-        t, out, s, size = self.bulk, self.out, self.schedule, self.kernel.extents
-        for channel, h in enumerate(self.results.values()):
-            if not h.on_columns:
-                scope.emit(DeclareArray(h.array, dt.f32, 2, const(dt.f32, 0) if channel else LOW))
-        first = scope.let("m", row * t.height)
-        down = scope.let("row", out.group * 64 + out.warp * 16 + out.lane // 4)
-        self.rows = GroupRows(s.rows, prod(size[a] for a in s.rows), first, down, 32 * t.groups, 2)
-        self.pair = scope.let("column", out.lane % 4 * 2)
-        self.tile = ColumnFragments((self.axis,), size[self.axis], int32(0), self.pair, 4, t.keys // 4)
-        self.cells = Cells(self.rows, self.tile, {self.sum: HeldSums(self.scores, dt.f32, True, True)})
-        narrow = [v for v, _ in self.narrow()]
-        self.cells.prepare(scope, [self.score, self.whole, *narrow], "rows")
-        self.places = []
-        for h in (0, 1):
-            line = scope.child()
-            at = line.let("p", self.rows.first + self.rows.local(int32(h)))
-            if not all(scope.free[v].isdisjoint(s.rows) for v in (*(v for v in loop.walk((self.score, *narrow)) if v is not self.sum),)):
-                line.place(s.rows, line.whole(at))
-            scope.emit(*line.body)
-            self.places.append(({a: line.axes[a] for a in s.rows if a in line.axes}, self.rows.inside(at)))
-
     def multiply_keys(self, scope: Emitter) -> None:
         """The sums that the scores of a tile read."""
         t, d = self.bulk, Var(scope.name("d"), dt.i32)
         body = scope.child()
         left = self.query.at(self.stages[0].slot, d, self.out.group * 64)
         right = self.key.at(self.stages[1].slot, d, int32(0))
-        body.emit(MultiplyWarpgroup(t.element, t.keys, self.scores, int32(0), self.query.buffer.name, left, self.query.major,
+        body.emit(MultiplyWarpgroup(t.element, t.keys, self.products, int32(0), self.query.buffer.name, left, self.query.major,
                                     self.key.buffer.name, right, self.key.major, d > 0, maps.LINE * self.key.tiling.depth))
         scope.emit(counted(d, -(-self.depth // 16), body))
 
@@ -375,7 +320,7 @@ class BulkPass(Pass):
         scope.emit(self.wait(1))
         if self.bulk.turns:
             scope.emit(WaitBarrier(self.turn.name, out.group, self.phase.phase), *self.phase.advance())
-        scope.emit(FenceProducts((self.scores, self.weights_, *wide)))
+        scope.emit(FenceProducts((self.products, self.weights_, *wide)))
         self.multiply_keys(scope)
         scope.emit(CommitProducts(), self.wait(2), FenceProducts())
         self.multiply_values(scope, step > 1)
@@ -383,7 +328,7 @@ class BulkPass(Pass):
         if self.bulk.turns:
             following = fold("select", out.group == self.bulk.groups - 1, int32(0), out.group + 1)
             scope.emit(If(out.lane == 0, (Arrive(self.turn.name, following),)))
-        scope.emit(WaitProducts(1, (self.scores,)), *self.free(1))
+        scope.emit(WaitProducts(1, (self.products,)), *self.free(1))
         self.absorb_tile(scope, start, masked)
         scope.emit(WaitProducts(0, wide), *self.free(2))
         n = Var(scope.name("n"), dt.i32)
@@ -391,96 +336,10 @@ class BulkPass(Pass):
             body = scope.child()
             body.emit(SetElement(array, dt.f32, n, Apply("mul", (Element(array, dt.f32, n), Element(self.scale, dt.f32, n // 2 % 2)))))
             scope.emit(counted(n, self.width // 2, body))
-        self.hand_on(scope, self.scores)
+        self.hand_on(scope, self.products)
 
-    def hand_on(self, scope: Emitter, scores: str) -> None:
-        """Round the weights of a tile to halves: sums lie as the left operand of the next product takes them."""
-        c, body = Var(scope.name("c"), dt.i32), scope.child()
-        body.emit(SetElement(self.weights_, self.bulk.element, c, Convert(self.bulk.element, Element(scores, dt.f32, c))))
-        scope.emit(counted(c, self.bulk.keys // 2, body))
-
-    def absorb_tile(self, scope: Emitter, start: Expr, masked: bool) -> None:
-        """Scores of the tile of keys at `start` to weights where they are; the state of narrow channels, and the factor of what was."""
-        score = self.score if masked else self.whole
-        strip = replace(self.tile, first=start)
-        tail = masked and strip.extent % strip.width != 0
-        if score is not self.sum or tail:
-            self.cell(scope, strip, score, tail)
-        pivot, *_ = (h.array for h in self.results.values())
-        log = self.factor * log2(EULER)
-        for h in (0, 1):
-            old = Element(pivot, dt.f32, int32(h))
-            tops = scope.name("top")
-            c, body = Var(scope.name("c"), dt.i32), scope.child()
-            at = self.cells.held[self.sum].at(int32(h), c, self.tile.count)
-            body.emit(SetElement(tops, dt.f32, c % 2, Apply("max", (Element(tops, dt.f32, c % 2), at))))
-            scope.emit(DeclareArray(tops, dt.f32, 2, old), counted(c, self.tile.count, body))
-            top = self.across(scope, scope.let("m", Apply("max", (Element(tops, dt.f32, int32(0)), Element(tops, dt.f32, int32(1))))), "max")
-            base = scope.let("b", Apply("select", (Apply("eq", (top, LOW)), const(dt.f32, 0), Apply("mul", (top, const(dt.f32, -log))))))
-            scope.emit(SetElement(self.scale, dt.f32, int32(h), self.power(old, log, base)), SetElement(pivot, dt.f32, int32(h), top))
-            self.weigh(scope, strip, h, log, base)
-
-    @staticmethod
-    def power(score: Expr, log: float, base: Expr) -> Expr:
-        return Apply("exp2", (Apply("fma", (score, const(dt.f32, log), base)),))
-
-    def weigh(self, scope: Emitter, strip: ColumnFragments, h: int, log: float, base: Expr) -> None:
-        """The weights of a lane's row `h`, and their sums with the values of narrow channels."""
-        c, body = Var(scope.name("c"), dt.i32), scope.child()
-        at = self.cells.held[self.sum].at(int32(h), c, self.tile.count)
-        w = body.let("w", self.power(at, log, base))
-        body.emit(SetElement(self.scores, dt.f32, at.index, w))
-        parts = {s: scope.name("part") for _, s in self.narrow()}
-        for v, s in self.narrow():
-            if isinstance(v, loop.Const):
-                value: Expr = body.value(v)
-            else:
-                key = body.let("p", strip.first + strip.local(c))
-                body.place((self.axis,), body.whole(key))
-                body.guard = both(self.places[h][1], strip.inside(key))
-                body.axes.update(self.places[h][0])
-                body.values.update((x, held.at(int32(h), c, self.tile.count)) for x, held in self.cells.held.items())
-                value = body.value(v)
-            part = Element(parts[s], dt.f32, c % 2)
-            body.emit(SetElement(parts[s], dt.f32, c % 2, Apply("add", (part, softmax.times(w, value)))))
-        scope.emit(*(DeclareArray(p, dt.f32, 2, const(dt.f32, 0)) for p in parts.values()), counted(c, self.tile.count, body))
-        for s, p in parts.items():
-            both_ = Apply("add", (Element(p, dt.f32, int32(0)), Element(p, dt.f32, int32(1))))
-            scope.emit(SetElement(s, dt.f32, int32(h), Apply("fma", (Element(s, dt.f32, int32(h)), Element(self.scale, dt.f32, int32(h)), both_))))
-
-    def cell(self, scope: Emitter, strip: ColumnFragments, score: Value, tail: bool) -> None:
-        """The scores of a tile where its sums are; -inf beyond the last key."""
-        j = Var(scope.name("j"), dt.i32)
-        pairs = scope.child()
-        key = pairs.let("p", strip.first + strip.local(j * 2))
-        for h, (axes, inside) in enumerate(self.places):
-            row = pairs.child()
-            row.axes.update(axes)
-            e = Var(row.name("e"), row.integer)
-            there = row.whole(key) + e < strip.extent if tail else None
-            row.guard = both(inside, there) if any(isinstance(v, Load) for v in loop.walk((score,))) else None
-            if row.guard is None:
-                each = row.neighbour(self.axis, row.whole(key), e, row.load_vectors([score], self.axis, row.whole(key), 2))
-            else:
-                each = row.child()
-                each.axes[self.axis] = row.whole(key) + e
-            at = j * 2 + maps.narrow(e)
-            each.values.update((v, held.at(int32(h), at, self.tile.count)) for v, held in self.cells.held.items())
-            value = each.value(score)
-            value = Apply("select", (there, value, LOW)) if there is not None else value
-            each.emit(SetElement(self.scores, dt.f32, self.cells.held[self.sum].at(int32(h), at, self.tile.count).index, value))
-            row.emit(counted(e, 2, each))
-            pairs.emit(*row.body)
-        scope.emit(counted(j, self.tile.count // 2, pairs))
-
-    def end_tile(self, scope: Emitter, row: Expr) -> None:
+    def end_tile(self, scope: Emitter) -> None:
         """Join the sums of the lanes that share a row, and store the result."""
-        for h in (0, 1):
-            at = int32(h)
-            for _, s in self.narrow():
-                scope.emit(SetElement(s, dt.f32, at, self.across(scope, scope.let("l", Element(s, dt.f32, at)), "add")))
-            pivot = next(iter(self.results.values())).array
-            if self.factor != 1.0:
-                scope.emit(SetElement(pivot, dt.f32, at, Apply("mul", (Element(pivot, dt.f32, at), const(dt.f32, self.factor)))))
+        self.join(scope)
         self.out.begin(scope, self.rows.first, int32(0))
         self.out.store(scope)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from math import prod
+from typing import NamedTuple
+
+import numpy as np
 
 from emmy.ir import index as ix
 from emmy.ir import tile_ir as tile
@@ -12,6 +15,30 @@ from emmy.ir.index import Ix, IxConst
 from emmy.ir.kernel_ir import Expr, fold, int32
 from emmy.lower.tile_to_kernel.live import ALL, Live, live, normal
 from emmy.lower.tile_to_kernel.scalar import Emitter
+
+
+class Order(NamedTuple):
+    """In which order blocks take tiles of rows: those of `layers` points of the batch together, row by row; a block every
+    `blocks`-th.  Where tiles are `uneven` the last rows come first, and every other round goes the other way."""
+
+    down: int
+    batch: int
+    layers: int
+    blocks: int
+    uneven: bool
+
+    @property
+    def tiles(self) -> int:
+        return self.down * self.batch
+
+    def loads(self, cost: Sequence[float]) -> list[float]:
+        """What each block has to do, given what a tile of each row takes."""
+        number = np.arange(self.tiles)
+        turn, block = number // self.blocks, number % self.blocks
+        block = np.where(turn % 2 == 1, self.blocks - 1 - block, block) if self.uneven else block
+        group = number // (self.layers * self.down) * self.layers
+        row = number % (self.layers * self.down) // np.minimum(self.batch - group, self.layers)
+        return np.bincount(block, np.asarray(cost)[self.down - 1 - row if self.uneven else row], self.blocks).tolist()    # type: ignore[no-any-return]
 
 
 class KeyTiles:
@@ -34,12 +61,12 @@ class KeyTiles:
         self.masked_first = bool(tail) or found.whole != ALL
 
     @property
-    def total(self) -> int:
-        """Tiles of keys that all tiles of rows go through, together."""
+    def counts(self) -> list[int]:
+        """How many tiles of keys each tile of rows goes through."""
         def at(terms: list[Ix], row: int) -> list[int]:
             return [ix.evaluate(x, lambda leaf: row) for x in terms]
 
-        return sum(max(min(at(self.ends, r)) - max([0, *at(self.firsts, r)]), 1) for r in range(self.tiles))
+        return [max(min(at(self.ends, r)) - max([0, *at(self.firsts, r)]), 1) for r in range(self.tiles)]
 
     def bounds(self, x: Ix) -> tuple[int, int]:
         return ix.bounds(x, lambda leaf: self.tiles)
@@ -90,7 +117,8 @@ class KeyTiles:
         return reduce(lambda x, y: fold("min", x, y), (self._at(x, row) for x in terms))
 
     def _most(self, terms: list[Ix], row: Expr) -> Expr:
-        return reduce(lambda x, y: fold("max", x, y), (self._at(x, row) for x in terms), int32(0))
+        zero: Expr = int32(0)
+        return reduce(lambda x, y: fold("max", x, y), (self._at(x, row) for x in terms), zero)
 
     def _at(self, x: Ix, row: Expr) -> Expr:
         value = ix.evaluate(x, lambda leaf: row)

@@ -198,7 +198,8 @@ def linear(value: Value) -> tuple[dict[int, int], int] | None:
             return {}, int(dt.value(element, bits))
         case loop.IndexOf(at):
             terms, constant = affine(at)
-            return ({leaf.a: c for leaf, c in terms.items() if isinstance(leaf, Ax)}, constant) if all(isinstance(x, Ax) for x in terms) else None
+            plain = {leaf.a: c for leaf, c in terms.items() if isinstance(leaf, Ax)}
+            return (plain, constant) if len(plain) == len(terms) else None
         case loop.Cast(dt.i64, x):
             return linear(x) if x.dtype.kind == "int" else None
         case loop.Apply("add" | "sub" as op, (x, y)) if value.dtype is dt.i64:
