@@ -16,7 +16,7 @@ from extract.cost import Features
 if TYPE_CHECKING:
     from emmy.tune.features import Census
 
-A_SCORE = {1: 12.5, 2: 11.6, 3: 10.6}    # slots, by groups that multiply: maximum, exponent (an eighth of the rate), sum, half a rounding
+A_SCORE = {1: 13.5, 2: 11.6, 3: 10.2}    # slots, by groups that multiply: maximum, exponent (an eighth of the rate), sum, half a rounding
 A_LOAD = 11.0                           # slots of a load for each score
 RATES = {1: 0.7, 2: 1.06, 3: 1.06}      # of tensor cores, by groups that multiply
 AROUND = {1: 1.7, 2: 1.4}               # what a tile of rows takes besides its keys, in tiles of 128 keys, by tiles of queries
@@ -44,4 +44,4 @@ def wgmma_twist_features(census: Census, schedule: tile.Schedule) -> Features:
     kept = 2 * kernel.extents[twist.axis] * deep * o.layers <= CACHE
     l2 = census.dram if kept else max(census.dram, brought * min(1.0, o.layers / o.blocks))
     return Features(census.dram, l2, 0, 0, census.dram, work + 2 * census.slots(kernel.results, *kernel.outer), 0, o.blocks, t.threads, 168,
-                    shared, 2.0, 1.0, 256, 2 * scores * deep, RATES[t.groups] * (1.0 if t.keys > 64 else 0.85), brought)
+                    shared, 2.0, 1.0, 256, 2 * scores * deep, RATES[t.groups] * (1.0 if t.keys > 64 else 0.93), brought)
