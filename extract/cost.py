@@ -18,6 +18,7 @@ L1_BYTES = 160 << 10        # of a multiprocessor, for data that its blocks read
 L1_BYTES_A_CYCLE = 128
 CLOCK_GHZ = 1.7
 TENSOR_SHARE = 0.6          # of the rate of tensor cores: what instructions of one warp reach
+BULK_SHARE = 1.3            # what those of four warps reach whose operands copy engines bring, before long kernels meet the power limit
 L2_TO_DRAM = 1.4            # bandwidth of the second-level cache over device memory's, for data that is there
 IN_FLIGHT = 32 << 10        # bytes a multiprocessor must have under way to fill its share of the memory's bandwidth
 WARPS = 16                  # that a multiprocessor needs to hide arithmetic latency
@@ -54,6 +55,11 @@ class Features(NamedTuple):
     start_us: float = 0
 
 
+def product_seconds(gpu: Hardware) -> float:
+    """What one product of halves takes of the whole GPU at best."""
+    return 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
+
+
 def seconds(f: Features, gpu: Hardware) -> float:
     """The predicted time of one launch."""
     registers = max(f.registers, 16) * ceil(f.threads / 32) * 32
@@ -73,7 +79,8 @@ def seconds(f: Features, gpu: Hardware) -> float:
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
     tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * f.tensor_share)
     if f.bulk_bytes:            # copies and products wait for no threads, and half the multiprocessors can fill the memory's bandwidth
-        tensor, hiding, idle = max(tensor, f.bulk_bytes / (gpu.bulk_TBs * 1e12)), 1.0, max(ceil(share) / share, 1.0) * busy
+        # the last wave's idle multiprocessors leave the others some power
+        tensor, hiding, idle = max(tensor, f.bulk_bytes / (gpu.bulk_TBs * 1e12)), 1.0, (0.9 * max(ceil(share) / share, 1.0) + 0.1) * busy
         memory *= busy / min(2 * share, 1.0)
     work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))

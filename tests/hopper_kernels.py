@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from emmy.instructions import (
     Arrive,
     Assign,
@@ -42,6 +44,7 @@ from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import (
     Block,
+    Convert,
     Element,
     Expr,
     GlobalBuffer,
@@ -211,3 +214,84 @@ def registers_product(columns: int = 64, *, element: DType = dt.f16, by_thread: 
 
 
 EVERY = (gemm(128, 256, 128), gemm(200, 136, 72, element=dt.f16, columns=128, left_major="mn", right_major="mn"), registers_product())
+
+
+def layout_probe(shape: tuple[int, ...], box: tuple[int, ...], corner: tuple[int, ...], *, element: DType = dt.bf16, swizzle: int = 128,
+                 name: str = "layout_probe") -> Kernel:
+    """The tile of a at `corner`, as it lies in shared memory, goes to raw by threads and to the same corner of c by the copy engine."""
+    t, at, x, zero = Thread(), i32("at"), Var("x", element), int32(0)
+    tile, where = prod(box), tuple(map(int32, corner))
+    maps = tuple(TensorMap(f"map_{of}", of, element, shape, box, swizzle) for of in "ac")
+    size = prod(shape)
+    return Kernel(name, (GlobalBuffer("a", element, size, "read"), GlobalBuffer("raw", element, tile, "write"),
+                         GlobalBuffer("c", element, size, "write")),
+        (SharedBuffer("tile", element, tile, 1024), SharedBuffer("full", dt.i64, 1)), (1, 1, 1), 32, (
+        If(t == 0, (InitBarrier("full", zero, 1), FenceBarriers())), Barrier(),
+        If(t == 0, (ExpectBytes("full", zero, tile * element.bytes), CopyTile("tile", zero, "map_a", where, "full", zero))),
+        WaitBarrier("full", zero, zero),
+        count(at, t, tile, 32, LoadShared(x, "tile", at), StoreGlobal("raw", at, x)),
+        FenceAsync(), Barrier(),
+        If(t == 0, (StoreTile("map_c", where, "tile", zero), CommitStores(), WaitStores(0, False)))), maps)
+
+
+def matrices_probe(width: int, transposed: bool, *, element: DType = dt.bf16, sums: bool = True, name: str = "matrices_probe") -> Kernel:
+    """What a warp stores as `width` / 2 matrices of its lanes' numbers, as it lies in a swizzled tile of 32 rows."""
+    t, e, at, x = Thread(), i32("e"), i32("at"), Var("x", element)
+    held = dt.f32 if sums else element
+    return Kernel(name, (GlobalBuffer("raw", element, 32 * 64, "write"),), (SharedBuffer("tile", element, 32 * 64, 1024),), (1, 1, 1), 32, (
+        count(at, t, 32 * 64, 32, StoreShared("tile", at, const(element, 0))),
+        DeclareArray("held", held, width),
+        count(e, 0, width, 1, SetElement("held", held, e, Convert(held, t * 8 + e)), unroll=True),
+        SyncWarp(),
+        StoreMatrices("tile", swizzled(t % 16 * 2 * 64 + t // 16 * 8, element), "held", int32(0), width, transposed),
+        SyncWarp(),
+        count(at, t, 32 * 64, 32, LoadShared(x, "tile", at), StoreGlobal("raw", at, x))))
+
+
+def product_probe(columns: int, left_major: str, right_major: str, *, element: DType = dt.bf16, depth: int = 64, wide: int = 0,
+                  name: str = "product_probe") -> Kernel:
+    """c[64, columns] = a[64, depth] b[depth, columns], by one warpgroup out of two tiles; the boxes of b across hold `depth` rows, which
+    makes `right_chunk`; `wide`: the columns of b that are there, if more."""
+    t, e, q, lane, zero = Thread(), i32("e"), i32("q"), i32("lane"), int32(0)
+    wide = wide or columns
+    chunks = -(-columns // 64)
+    shape_a, box_a = ((64, depth), (64, 64)) if left_major == "k" else ((depth, 64), (depth, 64))
+    shape_b, box_b = ((wide, depth), (columns, 64)) if right_major == "k" else ((depth, wide), (depth, 64))
+    step = {"k": 16, "mn": 16 * 64}
+    copies = [CopyTile("tile_a", zero, "map_a", (zero, zero), "full", zero)]
+    copies += [CopyTile("tile_b", int32(depth * 64 * p), "map_b", (zero, int32(64 * p)), "full", zero)
+               for p in range(1 if right_major == "k" else chunks)]
+    size_b = prod(box_b) * (1 if right_major == "k" else chunks)
+    multiply = MultiplyWarpgroup(element, columns, "acc", zero, "tile_a", q * step[left_major], left_major,
+                                 "tile_b", q * step[right_major], right_major, q > 0, depth * 64)
+    row = t // 32 * 16 + lane // 4 + e // 2 % 2 * 8
+    return Kernel(name,
+        (GlobalBuffer("a", element, 64 * depth, "read"), GlobalBuffer("b", element, wide * depth, "read"),
+         GlobalBuffer("c", dt.f32, 64 * columns, "write")),
+        (SharedBuffer("tile_a", element, prod(box_a), 1024), SharedBuffer("tile_b", element, size_b, 1024),
+         SharedBuffer("full", dt.i64, 1)), (1, 1, 1), 128, (
+        If(t == 0, (InitBarrier("full", zero, 1), FenceBarriers())), Barrier(),
+        If(t == 0, (ExpectBytes("full", zero, (prod(box_a) + size_b) * element.bytes), *copies)),
+        Let(lane, t % 32), DeclareArray("acc", dt.f32, columns // 2),
+        WaitBarrier("full", zero, zero), FenceProducts(("acc",)), count(q, 0, depth // 16, 1, multiply, unroll=True),
+        CommitProducts(), WaitProducts(0, ("acc",)),
+        count(e, 0, columns // 2, 1,
+            StoreGlobal("c", row * columns + e // 4 * 8 + lane % 4 * 2 + e % 2, Element("acc", dt.f32, e)), unroll=True)),
+        (TensorMap("map_a", "a", element, shape_a, box_a), TensorMap("map_b", "b", element, shape_b, box_b)))
+
+
+PROBES = (
+    *(layout_probe((40, 96), (16, span // 2), (3, 32), swizzle=span, name=f"layout_{span}") for span in (32, 64, 128)),
+    layout_probe((40, 96), (24, 80), (-5, 48), swizzle=0, name="layout_linear"),
+    layout_probe((40, 96), (16, 64), (-5, 56), name="layout_corner"),
+    layout_probe((40, 96), (16, 64), (33, -24), name="layout_other_corner"),
+    layout_probe((100,), (64,), (50,), element=dt.f32, swizzle=0, name="layout_1d"),
+    layout_probe((5, 6, 64), (2, 4, 64), (4, 3, 8), name="layout_3d"),
+    layout_probe((3, 2, 6, 64), (2, 1, 8, 64), (1, 1, -2, 0), name="layout_4d"),
+    layout_probe((2, 3, 2, 6, 32), (1, 2, 2, 4, 32), (1, 2, 0, 4, 0), element=dt.f32, name="layout_5d"),
+    *(matrices_probe(width, transposed, sums=sums, element=element, name=f"matrices_{width}{'t' * transposed}{'s' * sums}_{element}")
+      for width in (2, 4, 8) for transposed in (False, True) for sums, element in ((True, dt.bf16), (False, dt.f16))),
+    *(product_probe(columns, left, right, depth=depth, wide=-(-columns // 64) * 64, name=f"product_{columns}_{left}_{right}_{depth}")
+      for columns, left, right, depth in ((8, "k", "k", 64), (24, "mn", "k", 64), (40, "k", "mn", 64), (96, "mn", "mn", 32),
+                                          (136, "k", "mn", 16), (256, "mn", "mn", 48), (256, "k", "k", 64))),
+)

@@ -44,7 +44,7 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
             groups = sorted(rows), sorted(columns), sorted(outs - rows - columns)
             boxed = sum(maps.result(t, kernel.outer, *groups, kernel.extents) is not None for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
-            out[f"(set (StoreBytes {axes(rows)} {axes(columns)}) {2 * maps.BOX_BYTES * boxed})"] = None
+            out[f"(set (BoxedResults {axes(rows)} {axes(columns)}) {boxed})"] = None
     return list(out)
 
 
@@ -76,7 +76,7 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
         groups = sorted(rows), sorted(columns), batch
         out += [f'(set (TwistBatch "{t.name}") {prod(kernel.extents[a] for a in batch)})']
         boxed = sum(maps.result(x, kernel.outer, *groups, kernel.extents) is not None for x in kernel.outputs) if columns else 0
-        out += [f'(set (TwistStoreBytes "{t.name}") {2 * maps.BOX_BYTES * boxed})']
+        out += [f'(set (TwistBoxed "{t.name}") {boxed})']
         if rows <= outs and live(kernel, t, tuple(sorted(rows)), 64).some != ALL:
             out += [f'(LiveKeys "{t.name}")']
     return out

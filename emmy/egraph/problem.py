@@ -15,7 +15,7 @@ from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.ir.tensor_ir import Input
 from emmy.lower.tensor_to_loop import rename
-from extract.cost import TENSOR_SHARE
+from extract.cost import product_seconds
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
@@ -90,7 +90,7 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     inputs = frozenset(i.name for i in region.program.inputs)
     halves = any(t.element.compute is not t.element for t in region.program.everything)
     # of the unit that may do it, as fast as the cost model lets it be
-    product = 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * TENSOR_SHARE) if halves and gpu.tensor_bf16_TFLOPs else slot
+    product = product_seconds(gpu) if halves and gpu.tensor_bf16_TFLOPs else slot
     summed = {t.kids[0] for ts in region.terms.values() for t in ts if t.kind == "Reduce" and t.label == "add"}
 
     narrowest = min((t.element.bytes for t in region.program.everything), default=4)

@@ -125,8 +125,7 @@ class Engine:
 
     def release(self, w: Warp, lanes: Mask) -> Array:
         """The rows of the active lanes, as they hand them on; a new moment begins for the warp."""
-        rows = w.seen if lanes is None else w.seen[lanes]
-        rows = rows.copy()
+        rows: Array = w.seen.copy() if lanes is None else w.seen[lanes]
         w.advance()
         return rows
 
@@ -204,8 +203,10 @@ class Engine:
             raise Fault("warpgroup", "is no part of four whole warps", w.active(w.mask))
         return self.groups[w.number // 4]
 
-    def named_barrier(self, w: Warp, number: int, threads: int) -> Iterator[object]:
-        meeting = self.named.setdefault(number, Meeting())
+    def named_barrier(self, w: Warp, number: Any, threads: int) -> Iterator[object]:
+        if np.ndim(number) or not 1 <= number <= 15:
+            raise Fault("barrier", f"barrier {number}; named ones are 1 to 15, and one for all lanes", w.active(w.mask))
+        meeting = self.named.setdefault(int(number), Meeting())
         yield from meeting.join(w, threads, threads // 32, "barrier", f"barrier {number} of {threads} threads", self.meet)
 
     def set_registers(self, warps: list[Warp], count: int, grow: bool) -> None:

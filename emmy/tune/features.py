@@ -308,7 +308,7 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
                     48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
-                    0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
+                    2 + 0.08 * 4 * folds * fm * fn + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
 
 
 def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from emmy.ir import tile_ir as tile
 from emmy.lower.tile_to_kernel.hopper import tiling
-from extract.cost import Features
+from extract.cost import BULK_SHARE, Features
 
 if TYPE_CHECKING:
     from emmy.tune.features import Census
 
-START_US = 2.0      # barriers, maps, the first stage on its way, and the last boxes
-SHARE = 1.2         # of the rate of tensor cores that long kernels sustain under the power limit
+START_US = 1.7      # barriers, maps, the last boxes
+FILL_US = 8e-6      # a byte of the first stage
+EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
 
 
 def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
@@ -28,6 +29,7 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     stage = 2 * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
     shared = t.stages * 2 * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
     registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
-    return Features(census.dram, census.dram, 0, 0, census.dram, 2 * census.slots(kernel.results, *kernel.outer), 0, tiles, t.threads,
-                    registers, shared, rounds / t.stages, 1 + t.rows * t.width / 128, 256, 2 * folds * tiles * t.height * t.width * k, SHARE,
-                    tiles * rounds * stage, START_US)
+    share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
+    work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
+    return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, rounds / t.stages,
+                    1 + t.rows * t.width / 128, 256, 2 * products, share, tiles * rounds * stage, START_US + FILL_US * stage)

@@ -30,6 +30,7 @@ from emmy.instructions import (
     SetElement,
     SetRegisters,
     StoreGlobal,
+    StoreMatrices,
     StoreShared,
     StoreTile,
     SyncWarp,
@@ -37,10 +38,11 @@ from emmy.instructions import (
     WaitProducts,
     WaitStores,
 )
+from emmy.instructions.bulk_copy import swizzled
 from emmy.ir import dtype as dt
-from emmy.ir.kernel_ir import BODY, Element, GlobalBuffer, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, const, int32
+from emmy.ir.kernel_ir import BODY, Element, GlobalBuffer, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, const, int32, walk
 from emmy.ir.node import IRError
-from tests.hopper_kernels import gemm, registers_product
+from tests.hopper_kernels import PROBES, gemm, registers_product
 
 T, ZERO, ONE, X, FALSE = Thread(), int32(0), const(dt.f32, 1), Var("x", dt.f32), const(dt.bool_, False)
 
@@ -82,6 +84,60 @@ def registers(**options: object) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("options", [{}, {"columns": 256}, {"by_thread": True}, {"by_thread": True, "columns": 128}], ids=str)
 def test_products_of_registers(options: Mapping[str, object]) -> None:
     np.testing.assert_allclose(*registers(**options), rtol=1e-5, atol=1e-5)
+
+
+def probed(kernel: Kernel) -> dict[str, np.ndarray]:
+    """The buffers after a probe, which begins with small numbers in those it reads and zeros in others."""
+    buffers = {p.name: (np.arange(p.length) % 251 * (p.access == "read")).astype(p.element.numpy) for p in kernel.parameters}
+    simulate(kernel, buffers, poison=False)
+    return {name: x.astype(float) for name, x in buffers.items()}
+
+
+def named(name: str) -> list[Kernel]:
+    return [k for k in PROBES if k.name.startswith(name)]
+
+
+@pytest.mark.parametrize("kernel", named("layout"), ids=lambda k: k.name)
+def test_tiles_lie_as_their_map_says(kernel: Kernel) -> None:
+    found, tile = probed(kernel), kernel.maps[0]
+    item, span = tile.element.bytes, tile.swizzle
+    (copy,) = (s for s in walk(kernel.body) if isinstance(s, CopyTile))
+    corner = [int(e.value) for e in copy.coordinates]  # type: ignore[attr-defined]
+    a, c = (found[name].reshape(tile.shape) for name in "ac")
+    wanted = np.zeros(tile.shape)
+    for k, inside in enumerate(np.ndindex(*tile.box)):
+        at = tuple(x + y for x, y in zip(corner, inside, strict=True))
+        there = all(0 <= x < n for x, n in zip(at, tile.shape, strict=True))
+        if there:
+            wanted[at] = a[at]
+        byte = k * item
+        byte ^= (byte >> 7 & {0: 0, 32: 1, 64: 3, 128: 7}[span]) << 4
+        assert found["raw"][byte // item] == (a[at] if there else 0)
+    np.testing.assert_array_equal(c, wanted)
+
+
+@pytest.mark.parametrize("kernel", named("matrices"), ids=lambda k: k.name)
+def test_matrices_are_stored_by_rows(kernel: Kernel) -> None:
+    (s,) = (s for s in walk(kernel.body) if isinstance(s, StoreMatrices))
+    wanted = np.zeros((32, 64))
+    for i in range(s.width // 2):
+        for lane in range(32):
+            for e in range(2):
+                row, column = (lane % 4 * 2 + e, lane // 4) if s.transposed else (lane // 4, lane % 4 * 2 + e)
+                giver = 8 * i + row     # the lane that says where the row lies
+                wanted[giver % 16 * 2, giver // 16 * 8 + column] = lane * 8 + 2 * i + e
+    raw = probed(kernel)["raw"]
+    places = [int(swizzled(int32(k), dt.bf16).value) for k in range(32 * 64)]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(raw[places].reshape(32, 64), wanted)
+
+
+@pytest.mark.parametrize("kernel", named("product"), ids=lambda k: k.name)
+def test_products_of_every_layout(kernel: Kernel) -> None:
+    multiply = next(s for s in walk(kernel.body) if isinstance(s, MultiplyWarpgroup))
+    found, (of_a, of_b) = probed(kernel), kernel.maps
+    a, b = found["a"].reshape(of_a.shape), found["b"].reshape(of_b.shape)
+    a, b = a if multiply.left_major == "k" else a.T, b.T if multiply.right_major == "k" else b
+    np.testing.assert_array_equal(found["c"].reshape(64, -1), (a @ b)[:, :multiply.columns])
 
 
 @pytest.mark.parametrize("options", [{"swizzle": 0}, {"read_major": "mn"}], ids=str)
@@ -238,6 +294,8 @@ def test_barriers_order_those_who_meet() -> None:
     fails("barrier", "barrier 1 of 128 threads", If(T < 64, (NamedBarrier(int32(1), 128),)))
     fails("barrier", "elsewhere", If(T < 64, (NamedBarrier(int32(1), 128),), (NamedBarrier(int32(1), 64),)))
     fails("barrier", "part of a warp", If(T < 65, (NamedBarrier(int32(1), 96),)))
+    fails("barrier", "barrier 16; named ones are 1 to 15", NamedBarrier(T - T + 16, 128))
+    fails("barrier", "one for all lanes", NamedBarrier(T % 2 + 1, 128))
 
 
 def test_arrivals_release_what_came_before() -> None:

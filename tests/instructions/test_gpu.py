@@ -11,11 +11,12 @@ import pytest
 
 from emmy.evaluate.simulate import simulate
 from emmy.ir.dtype import DTYPES
-from emmy.ir.kernel_ir import Kernel
+from emmy.ir.kernel_ir import Kernel, walk
 from emmy.lower.kernel_to_cuda import emit
 from emmy.runtime.build import build
 from emmy.runtime.tensor_map import SIZE, HostMap
 from tests import kernels
+from tests.hopper_kernels import PROBES
 
 pytestmark = pytest.mark.gpu
 
@@ -40,19 +41,19 @@ def launch(cupy: Any, kernel: Kernel, buffers: dict[str, np.ndarray], path: Path
             buffers[p.name][:] = device[p.name].get().view(p.element.numpy)
 
 
-@pytest.mark.parametrize("kernel", [*kernels.EVERY, *map(kernels.every_operator, DTYPES.values())], ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", [*kernels.EVERY, *map(kernels.every_operator, DTYPES.values()), *PROBES], ids=lambda k: k.name)
 def test_gpu_agrees_with_the_simulator(kernel: Kernel, tmp_path: Path) -> None:
     cupy = pytest.importorskip("cupy")
     if not cupy.cuda.is_available():
         pytest.skip("no CUDA device")
-    if kernel.maps and cupy.cuda.Device().compute_capability != "90":
+    if any(s.asynchronous for s in walk(kernel.body)) and cupy.cuda.Device().compute_capability != "90":
         pytest.skip("the kernel is for sm_90a")
     random = np.random.default_rng(0)
     given = {p.name: (random.standard_normal(p.length) * 3).astype(p.element.numpy) for p in kernel.parameters}
     for a in given.values():
         a[a == 0] = 1  # what an integer divided by zero is, C does not say
     expected = {name: a.copy() for name, a in given.items()}
-    simulate(kernel, expected)
+    simulate(kernel, expected, poison=kernel not in PROBES)
     launch(cupy, kernel, given, tmp_path / "kernel.cubin")
     for p in kernel.parameters:
         tolerance = {"bf16": 1e-2, "f16": 2e-3, "f32": 2e-5, "f64": 1e-12}.get(p.element.name, 0)

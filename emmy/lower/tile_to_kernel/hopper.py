@@ -194,8 +194,8 @@ class Multiplication:
     def extent(self, axes: tuple[int, ...]) -> int:
         return prod(self.kernel.extents[a] for a in axes)
 
-    def operand(self, scope: Emitter, value: object, left: bool) -> Operand:
-        load = load_of(value, self.tiling.element) if value is not None else None   # type: ignore[arg-type]
+    def operand(self, scope: Emitter, value: Value | None, left: bool) -> Operand:
+        load = load_of(value, self.tiling.element) if value is not None else None
         side = self.schedule.rows if left else self.schedule.columns
         view = load and maps.operand(scope.tensors[load.tensor], load.point, self.axis, side, self.schedule.batch, self.kernel.extents)
         if not load or not view:
@@ -301,8 +301,8 @@ class Multiplication:
         for array, (left, right) in zip(self.sums, self.factors, strict=True):
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
-            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name, from_right,
-                                        right.major, (step > 0) | (q > 0), maps.LINE * t.depth))
+            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,
+                                        from_right, right.major, (step > 0) | (q > 0), maps.LINE * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))

@@ -21,7 +21,6 @@ from emmy.ir.loop_ir import axes_of
 from emmy.lower.tile_to_kernel.scalar import Emitter, affine
 
 LINE = 64                   # halves of a line of a swizzled box: 128 bytes
-BOX_BYTES = 64 * 64 * 2     # of the largest box that a result is stored in
 MOST = 256                  # positions of a box along one dimension
 
 

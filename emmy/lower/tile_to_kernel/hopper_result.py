@@ -227,6 +227,6 @@ class Result:
             scope.emit(*under(both(line.inside, self.columns.inside(at)), cell.body))
 
     def end(self, scope: Emitter) -> None:
-        """Shared memory stays until its last box has left."""
+        """Shared memory stays until its last box has been read."""
         if self.boxed:
-            scope.emit(If(self.thread == 0, (WaitStores(0, False),)))
+            scope.emit(If(self.thread == 0, (WaitStores(0, True),)))

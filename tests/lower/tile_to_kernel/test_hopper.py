@@ -17,10 +17,11 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.node import IRError
+from emmy.lower import loop_to_tile
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.lower.tile_to_kernel import lower
 from emmy.runtime.build import build
-from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors, total
+from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, runs, schedule, tensors, total
 from tests.lower.tile_to_kernel.test_contraction import close, matmul
 from tests.lower.tile_to_kernel.test_tensor_core import wide
 
@@ -98,6 +99,19 @@ def test_two_products_share_an_operand() -> None:
     x, form = wide(made), lowered(made, SMALL)
     close(run(made, form, random(made)), (x["x"] @ x["w"].T) * (x["x"] @ x["v"].T), 1e-5)
     assert len(form.maps) == 3
+
+
+@pytest.mark.parametrize("elements", [(dt.bf16, dt.bf16), (dt.f32, dt.bf16), (dt.f32, dt.f32)])
+def test_several_results(elements: tuple[DType, DType]) -> None:
+    t = tensors(dt.bf16, x=(70, 72), w=(72, 72), bias=(72,))
+    y = op("add", total(2, op("mul", load(t, "x", 0, 2), load(t, "w", 1, 2))), load(t, "bias", 1))
+    outputs = tuple(tile.Tensor(name, (70, 72), e) for name, e in zip("yz", elements, strict=True))
+    bodies = tuple(v if e is dt.f32 else loop.Round(e, v) for v, e in zip((y, op("tanh", y)), elements, strict=True))
+    made = loop_to_tile.kernel("form", bodies, outputs, (0, 1), {0: 70, 1: 72, 2: 72}, t)
+    x, form = wide(made), lowered(made, SMALL)
+    z = x["x"] @ x["w"].T + x["bias"]
+    for got, wanted, e in zip(runs(made, form, random(made)), (z, np.tanh(z)), elements, strict=True):
+        close(got, wanted, HALF if e is dt.bf16 else 1e-5)
 
 
 def test_batches_and_several_axes_on_a_side() -> None:

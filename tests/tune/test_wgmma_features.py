@@ -1,0 +1,59 @@
+"""What is predicted of contractions by warpgroups, against what their kernels do, and which tiles that prefers."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+
+from emmy.egraph.schedule import schedules
+from emmy.instructions import ExpectBytes, For
+from emmy.ir import dtype as dt
+from emmy.ir import kernel_ir
+from emmy.ir import tile_ir as tile
+from emmy.lower.tile_to_kernel import hopper, lower
+from emmy.tune.features import Census, features
+from extract import cost, hardware
+from tests.lower.tile_to_kernel.forms import schedule
+from tests.lower.tile_to_kernel.test_contraction import matmul
+
+ROWS = ["WORK=g1x1/ws,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8",
+        "WORK=g2x1/ws,TILE=wgmma_m64n128k16_bf16_f32/f1x1/k128,STAGE=d3/smem-tma,RASTER=gm2/p3",
+        "WORK=g3x1/ws,TILE=wgmma_m64n96k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8/p2"]
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("sizes", [(40, 200, 264), (300, 300, 128), (640, 24, 80)])
+def test_bytes_and_products_are_those_of_the_kernel(row: str, sizes: tuple[int, int, int]) -> None:
+    k = matmul(*sizes, right=True, element=dt.bf16)
+    s = schedule("contraction", row, (0,), (1,))
+    found, t = features(Census(k), s), hopper.tiling(s.row)
+    made = lower(k.replace(schedule=s))
+    (expected,) = [x.bytes for x in kernel_ir.walk(made.body) if isinstance(x, ExpectBytes)]
+    tiles, rounds = ceil(sizes[0] / t.height) * ceil(sizes[1] / t.width), ceil(sizes[2] / t.depth)
+    assert found.bulk_bytes == pytest.approx(tiles * rounds * expected, rel=0.1)       # a side may be copied in eights
+    assert found.tensor_flops == 2 * tiles * rounds * t.depth * t.height * t.width
+    assert found.blocks == tiles and found.threads == made.block
+    assert made.grid[0] == min(t.blocks or tiles, tiles) and any(isinstance(x, For) for x in kernel_ir.walk(made.body))
+
+
+def pick(m: int, n: int, k: int) -> tile.Row:
+    kernel = matmul(m, n, k, right=True, element=dt.bf16)
+    census, gpu = Census(kernel), hardware.for_target("sm_90a")
+    return min(schedules(kernel, "sm_90a"), key=lambda s: cost.seconds(features(census, s), gpu)).row
+
+
+def test_tiles_are_large_where_they_fill_the_machine_and_fit_its_waves() -> None:
+    def waves(m: int, n: int, k: int) -> tuple[float, int]:
+        t = hopper.tiling(pick(m, n, k))
+        tiles = ceil(m / t.height) * ceil(n / t.width)
+        return tiles * t.height * t.width / (m * n) * ceil(tiles / 132) * 132 / tiles, t.height * t.width
+
+    for sizes in ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (6304, 4096, 1024), (3072, 768, 3072), (2048, 4608, 3584)):
+        wasted, area = waves(*sizes)
+        assert wasted < 1.08 and area >= 128 * 128, (sizes, wasted, area)
+
+
+def test_few_rows_read_the_weights_with_every_multiprocessor() -> None:
+    t = hopper.tiling(pick(64, 4096, 4096))
+    assert t.height == 64 and 66 <= 4096 // t.width <= 264
