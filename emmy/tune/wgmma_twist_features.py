@@ -33,12 +33,12 @@ def wgmma_twist_features(census: Census, schedule: tile.Schedule) -> Features:
     wide = sum(1 for v in twist.lifts[1:] if not census.free[v].isdisjoint(schedule.columns))
     o, deep = order(t, steps, batch), depth + wide * columns
     around = AROUND[min(t.queries, 2)] * 128 / t.keys
-    passes = max(o.loads([count + around for count in steps.counts])) * o.blocks        # of tiles of rows by tiles of keys
+    passes = max(o.loads([count + around for count in steps.counts])) * o.blocks * (1.0 if t.turns else 1.01)     # of rows by keys
     scores = passes * t.height * t.keys
     of_keys = [v for v in loop.walk((scaled(steps.whole)[1],)) if twist.axis in census.free.get(v, ())]
     score = sum(OPERATORS[v.op].flops for v in of_keys if isinstance(v, loop.Apply))
     score += A_LOAD * sum(isinstance(v, loop.Load) and not census.free[v].isdisjoint(schedule.rows) for v in of_keys)
-    work = scores * (A_SCORE[t.groups] + score + wide * columns / t.keys) * (1.0 if t.turns else 1.01)
+    work = scores * (A_SCORE[t.groups] + score + wide * columns / t.keys)
     shared = 2 * (t.queries * t.height * depth + t.stages * t.keys * deep) + 16384 * t.groups
     brought = sum(steps.counts) * batch * t.keys * deep * 2
     kept = 2 * kernel.extents[twist.axis] * deep * o.layers <= CACHE

@@ -11,6 +11,7 @@ Both are right for any values of the scores but +inf and NaN, which a sum with -
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from math import prod
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Span(NamedTuple):
     lows: frozenset[Ix] = frozenset()
     highs: frozenset[Ix] = frozenset()
 
-    def __and__(self, other: Span) -> Span: 
+    def __and__(self, other: Span) -> Span:
         return Span(self.lows | other.lows, self.highs | other.highs)
 
 
@@ -94,6 +95,10 @@ class Rows(NamedTuple):
             return Span(highs=frozenset([self.normal(ix.add(ix.mul(rest, -1), IxConst(1)))]))
         return Span(lows=frozenset([rest]))
 
+    def all_keys(self, comparisons: list[Comparison], every: bool) -> Span:
+        """Where all of some comparisons do."""
+        return reduce(Span.__and__, (self.keys(c, every) for c in comparisons), ALL)
+
     def normal(self, x: Ix) -> Ix:
         return normal(x, -(-prod(self.extents[a] for a in self.axes) // self.height))
 
@@ -110,9 +115,9 @@ def live(kernel: tile.Kernel, fold: tile.Fold, rows: tuple[int, ...], height: in
     known: dict[Value, bool] = {}
     whole = ALL
     for leaf, holds in conjuncts(condition):
-        c = comparison(leaf, fold.axis)
-        if c is not None:
-            whole &= of.keys(c if holds else c.negated, True)
+        found = comparisons(leaf, holds, fold.axis)
+        if found is not None:
+            whole &= of.all_keys(found, True)
             known[leaf] = holds
     return Live(possible(condition, True, fold.axis, of), whole, simplified(fold.lifts[0], known))
 
@@ -173,22 +178,33 @@ def possible(condition: Value, holds: bool, key: int, rows: Rows) -> Span:
             return one & two if (op == "and") == holds else one if one == two else ALL
         case loop.Apply("not", (x,)):
             return possible(x, not holds, key, rows)
-    c = comparison(condition, key)
-    return ALL if c is None else rows.keys(c if holds else c.negated, False)
+    found = comparisons(condition, holds, key)
+    return ALL if found is None else rows.all_keys(found, False)
 
 
-def comparison(value: Value, key: int) -> Comparison | None:
-    """A comparison of whole numbers linear in indices, in which the key stands by itself; None for any other value."""
+def comparisons(value: Value, holds: bool, key: int) -> list[Comparison] | None:
+    """The comparisons that all hold where a condition does, or does not: of whole numbers linear in indices, in which the key stands by
+    itself; None for any other condition.  |x| <= y is x <= y and -x <= y."""
     match value:
         case loop.Apply("lt" | "le" as op, (x, y)) if x.dtype.kind == "int":
-            left, right = linear(x), linear(y)
-            if left is None or right is None:
-                return None
-            factors = {a: left[0].get(a, 0) - right[0].get(a, 0) for a in sorted({*left[0], *right[0]})}
-            sign = factors.pop(key, 0)
-            constant = left[1] - right[1] + (op == "lt")
-            return Comparison(sign, tuple((a, c) for a, c in factors.items() if c), constant) if abs(sign) == 1 else None
+            size = x if holds else y        # where a magnitude makes two conditions that both hold
+            sides: tuple[Value, ...] = (size,)
+            if isinstance(size, loop.Apply) and size.op == "abs":
+                sides = size.args[0], loop.Apply("neg", (size.args[0],))
+            found = [comparison(op, s, y, key) if holds else comparison(op, x, s, key) for s in sides]
+            known = [c if holds else c.negated for c in found if c is not None]
+            return known if len(known) == len(found) else None
     return None
+
+
+def comparison(op: str, x: Value, y: Value, key: int) -> Comparison | None:
+    left, right = linear(x), linear(y)
+    if left is None or right is None:
+        return None
+    factors = {a: left[0].get(a, 0) - right[0].get(a, 0) for a in sorted({*left[0], *right[0]})}
+    sign = factors.pop(key, 0)
+    constant = left[1] - right[1] + (op == "lt")
+    return Comparison(sign, tuple((a, c) for a, c in factors.items() if c), constant) if abs(sign) == 1 else None
 
 
 def linear(value: Value) -> tuple[dict[int, int], int] | None:

@@ -161,6 +161,10 @@ def test_rows_of_the_menu() -> None:
     assert not any("/live" in r for r in rows(attention(2, 256, 64, 256, 64, "bias", dt.bf16)))
     assert not rows(attention(2, 256, 64, 256, 64, "causal", dt.f32)) and not rows(attention(2, 256, 60, 256, 64, "", dt.bf16))
     assert rows(attention(2, 256, 64, 256, 64, "", dt.f16), row(1, keys=96, element="f16"))
+    for n, spelled in ((64, row(3, True, 128, 3, 2, 1, 132)), (128, row(2, True, 128, 2, 2, 1, 132)),
+                       (256, row(2, True, 64, 2, 1, 1, 132))):
+        k = attention(2, 256, n, 256, n, "", dt.bf16)
+        assert spelled in rows(k) and lowered(k, spelled).shared_bytes <= 232448
     wide = attention(2, 256, 256, 256, 256, "", dt.bf16)
     assert any("n64k16" in r for r in rows(wide)) and not any(r.startswith("WORK=g3") for r in rows(wide))
     with pytest.raises(EmmyError) as error:

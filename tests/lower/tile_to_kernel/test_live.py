@@ -57,9 +57,12 @@ MASKS: dict[str, tuple[Callable[[Value], Value], Callable[[np.ndarray, np.ndarra
     "ahead": (lambda s: op("select", op("not", op("le", at(J), op("add", at(M), whole(7)))), s, LOW), lambda i, j: j > i + 7),
     "window": (lambda s: op("select", op("and", op("le", at(J), at(M)), op("lt", op("sub", at(M), at(J)), whole(33))), s, LOW),
                lambda i, j: (j <= i) & (i - j < 33)),
+    "around": (lambda s: op("select", op("lt", whole(12), op("abs", op("sub", at(M), at(J)))), LOW, s), lambda i, j: abs(i - j) <= 12),
+    "far": (lambda s: op("select", op("le", op("abs", op("sub", at(M), at(J))), whole(12)), LOW, s), lambda i, j: abs(i - j) > 12),
     "two masks": (lambda s: op("select", op("lt", at(J), op("sub", at(M), whole(20))), LOW, op("select", op("le", at(J), at(M)), s, LOW)),
                   lambda i, j: (j <= i) & (j >= i - 20)),
-    "either": (lambda s: op("select", op("or", op("lt", at(J), whole(16)), op("le", at(M), at(J))), s, LOW), lambda i, j: (j < 16) | (i <= j)),
+    "either": (lambda s: op("select", op("or", op("lt", at(J), whole(16)), op("le", at(M), at(J))), s, LOW),
+               lambda i, j: (j < 16) | (i <= j)),
     "twice": (lambda s: op("select", op("le", at(J), op("mul", at(M), whole(2))), s, LOW), lambda i, j: j <= 2 * i),
     "none of one sign": (lambda s: op("select", op("le", at(M), whole(50)), s, LOW), lambda i, j: (i <= 50) & (j >= 0)),
 }
@@ -88,7 +91,7 @@ def test_every_row_and_key(name: str, height: int) -> None:
 
 def test_the_score_where_the_mask_holds() -> None:
     products = attention(lambda s: s).folds[-1].lifts[0]
-    for name in ("causal", "written", "window", "two masks"):
+    for name in ("causal", "written", "window", "around", "two masks"):
         got = found(attention(MASKS[name][0]), 64)
         assert got.whole != ALL and got.score is products, name
     added = found(attention(MASKS["added"][0]), 64)
@@ -130,7 +133,8 @@ def test_rows_of_several_axes() -> None:
 
 
 def test_blocks_share_out_uneven_tiles() -> None:
-    counts = KeyTiles(attention(MASKS["causal"][0], 4096, 4096), attention(MASKS["causal"][0], 4096, 4096).folds[-1], (M,), 128, 128, True).counts
+    k = attention(MASKS["causal"][0], 4096, 4096)
+    counts = KeyTiles(k, k.folds[-1], (M,), 128, 128, True).counts
     assert counts == list(range(1, 33))
     even, uneven = Order(32, 64, 1, 132, False), Order(32, 64, 1, 132, True)
     assert sum(even.loads(counts)) == sum(uneven.loads(counts)) == 64 * 33 * 16
