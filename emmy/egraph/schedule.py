@@ -240,8 +240,8 @@ class _Reader:
             down, across, width = map(number, args)
             return tile.Row(f"t{down}x{across}", _width(width), "cross")
         if name == "MmaTwistRow":
-            p, m, n, d = map(number, args[1:])
-            return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async")
+            p, m, n, d, live = map(number, args[1:])
+            return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async", "live" * live)
         if name == "WgmmaTwistRow":
             groups, turns, keys, d, q, layers, blocks, live = map(number, args[1:])
             atom = f"wgmma_m64n{keys}k16_{self.engine.value_to_string(args[0])}_f32"

@@ -13,6 +13,7 @@ from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.cross import rounds
 from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
+from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
 from emmy.lower.tile_to_kernel.scalar import stride
 from emmy.tune.wgmma_features import wgmma_features
 from emmy.tune.wgmma_twist_features import wgmma_twist_features
@@ -318,7 +319,8 @@ def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
     outer = next(f for f in kernel.folds if f.kind == "twist")
     d = 16 * ceil(sum(kernel.extents[f.axis] for f in kernel.folds if f is not outer) / 16) + 16 * ceil(c / 16)     # both products
     high, keys = 16 * p * fm, 8 * fn
-    blocks, rounds = ceil(m / high) * batch, ceil(kernel.extents[outer.axis] / keys)
+    tiles = KeyTiles(kernel, outer, schedule.rows, high, keys, schedule.row.raster == "live")
+    blocks, rounds = tiles.tiles * batch, sum(tiles.counts) / tiles.tiles
     scores = blocks * high * rounds * keys
     staged = blocks * (rounds * keys * d + high * d)                # halves that blocks bring to shared memory
     read = scores * d / (16 * fm) * (1 + fm * 2 / fn)               # halves that warps read there
