@@ -65,7 +65,7 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
                 load = load_of(v, half)
                 return maps.operand(tensors[load.tensor], load.point, folded, sorted(side), batch, kernel.extents) if load else None
 
-            queries = [view(x, inner[0].axis, rows) for x in parts if free[x] & rows]
+            queries = [view(x, inner[0].axis, rows) for x in parts if t.axis not in free[x]]
             keys = [view(x, inner[0].axis, frozenset({t.axis})) for x in parts if t.axis in free[x]]
             held = [view(v, t.axis, columns) for v in wide]
             for name, found in (("BulkQueries", queries), ("BulkKeys", keys), ("BulkValues", held)):

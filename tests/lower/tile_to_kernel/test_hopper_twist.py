@@ -11,7 +11,8 @@ from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.ir.index import Ax, IxDiv
+from emmy.ir.dtype import DType
+from emmy.ir.index import Ax, IxConst, IxDiv
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit_module
@@ -183,3 +184,29 @@ def test_the_compiler_keeps_scores_and_sums_in_registers() -> None:
         (256, "", row(2, True, 64, 2, 1, 1, 132))))]
     for name, report in build(emit_module(made), "sm_90a").functions.items():
         assert report.spill_bytes == report.stack_bytes == 0, (name, report)
+
+
+def decoding(b: int, heads: int, group: int, j: int, d: int, element: DType = dt.bf16) -> tile.Kernel:
+    """Attention of one row of queries of each head, `group` heads to a head of keys."""
+    h, one = 5, 6
+    t = tensors(element, q=(b, heads, 1, d), k=(b, heads // group, j, d), v=(b, heads // group, j, d))
+    head, zero = IxDiv(Ax(h), group), IxConst(0)
+    score = op("mul", number(d**-0.5), total(D, op("mul", load(t, "q", B, h, zero, D), load(t, "k", B, head, J, D))))
+    body = softmax(score, load(t, "v", B, head, J, N))
+    body = body if element is dt.f32 else loop.Round(element, body)
+    return kernel(body, (B, h, one, N), {B: b, h: heads, one: 1, N: d, J: j, D: d}, t, element)
+
+
+@pytest.mark.parametrize("spelled", [row(), row(1, False, 128, 2, 2), "WORK=w1,TILE=mma_m16n8k16_bf16_f32/f1x4,STAGE=d3/smem-async",
+                                     "WORK=t4x8,TILE=fma_f32/f2x2/k4,STAGE=d1/smem"])
+def test_decoding(spelled: str) -> None:
+    element = dt.f32 if "fma" in spelled else dt.bf16
+    for j, d in ((150, 64), (40, 96)):
+        k = decoding(2, 6, 3, j, d, element)
+        x = {n: v.astype(np.float64) for n, v in random(k).items()}
+        keys, values = (np.repeat(x[n], 3, 1) for n in "kv")
+        s = x["q"] @ keys.swapaxes(2, 3) * d**-0.5
+        p = np.exp(s - s.max(3, keepdims=True))
+        close(run(k, lowered(k, spelled, (), (B, 5, 6)), random(k)), p / p.sum(3, keepdims=True) @ values)
+    if element is dt.bf16:
+        assert not any(s.rows for s in schedules(k, "sm_90a", pins=spelled.replace("/p3", "/p132")))
