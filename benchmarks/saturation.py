@@ -72,7 +72,8 @@ def fixpoint(program: Program) -> str:
         fired = {name: n for name, n in sorted(runner.graph.fired.items()) if n}
         functions = runner.graph.engine.freeze().functions.values()
         classes = len({row.output for f in functions if f.output_sort == "Value" for row in f.rows})
-        lines += [f"stretch of {len(stretch.program.definitions)} definitions, {len(stretch.uses)} times: {sum(sizes.values())} rows",
+        lines += [f"stretch of {len(stretch.program.definitions)} definitions, {len(stretch.uses)} times: {sum(sizes.values())} rows, "
+                  f"{runner.rounds} rounds",
                   f"classes of Value {classes}", *(f"table {name} {n}" for name, n in sizes.items()),
                   *(f"rule {name} {n}" for name, n in fired.items())]
     return "\n".join(lines) + "\n"

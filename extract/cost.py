@@ -85,4 +85,4 @@ def seconds(f: Features, gpu: Hardware) -> float:
     work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))
     longest, *others = sorted((memory, work, chain), reverse=True)
-    return (gpu.launch_us + f.start_us) * 1e-6 + longest + 0.2 * sum(others)
+    return (gpu.launch_us + f.start_us) * 1e-6 + longest + (0.1 if f.bulk_bytes else 0.2) * sum(others)

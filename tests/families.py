@@ -147,6 +147,24 @@ TOKENS: Shapes = ((1024, 4096), (4096,), (4096, 4096))
 TOKEN: Shapes = ((3, 8), (8,), (4, 8))
 CHANNELS: Shapes = ((1024, 1024), (1024,), (1024,), (1024, 1024))
 CHANNEL: Shapes = ((3, 8), (8,), (8,), (4, 8))
+IMAGE, FILTERS = (8, 64, 28, 28), (64, 64, 3, 3)
+SMALL, FEW_FILTERS = (1, 3, 6, 6), (2, 3, 3, 3)
+
+
+def inverse(b: Tensor) -> Tensor:
+    """The reciprocal of a deviation whose variance is b * b."""
+    return torch.rsqrt(b * b + 1e-5)
+
+
+def wide(t: Tensor) -> Tensor:
+    """A value for each channel of an image."""
+    return t[:, None, None]
+
+
+def level(t: Tensor, x: Tensor) -> Tensor:
+    """A signal or an image as large as one of `x` that is the same everywhere in a channel."""
+    return t.reshape(1, -1, *[1] * (x.dim() - 2)).expand(x[:1].shape)
+
 
 NORMS = {
     "rms norm, linear": Family((
@@ -172,15 +190,61 @@ NORMS = {
         lambda x, m, b, w: F.linear(x, w * (b * torch.rsqrt(b * b + 1e-5))[:, None], m - m * b * torch.rsqrt(b * b + 1e-5)),
     ), CHANNELS, ((3, 8), (4,), (4,), (4, 8)), 1.1, ("reduce",)),
     "batch norm before a linear": Family((
-        lambda x, m, b, w: F.linear(F.batch_norm(x, m, b * b, b, m), w),
-        lambda x, m, b, w: F.linear((x - m) * torch.rsqrt(b * b + 1e-5) * b + m, w),
-        lambda x, m, b, w: ((x - m) / torch.sqrt(b * b + 1e-5) * b + m) @ w.t(),
-    ), CHANNELS, CHANNEL, 1.0),
+        lambda x, m, b, w, c: F.linear(F.batch_norm(x, m, b * b, b, m), w, c),
+        lambda x, m, b, w, c: F.linear((x - m) * inverse(b) * b + m, w) + c,
+        lambda x, m, b, w, c: ((x - m) / torch.sqrt(b * b + 1e-5) * b + m) @ w.t() + c,
+        lambda x, m, b, w, c: F.linear(x, w * (b * inverse(b)), w @ m - (w * (b * inverse(b))) @ m + c),
+    ), (*CHANNELS, (1024,)), (*CHANNEL, (4,)), 1.0),
     "batch norm after a convolution": Family((
         lambda x, m, b, w: F.batch_norm(F.conv2d(x, w), m, b * b, b, m),
         lambda x, m, b, w: (F.conv2d(x, w) - m[:, None, None]) * (torch.rsqrt(b * b + 1e-5) * b)[:, None, None] + m[:, None, None],
         lambda x, m, b, w: F.conv2d(x, w * (b * torch.rsqrt(b * b + 1e-5))[:, None, None, None], m - m * b * torch.rsqrt(b * b + 1e-5)),
-    ), ((8, 64, 28, 28), (64,), (64,), (64, 64, 3, 3)), ((1, 3, 6, 6), (2,), (2,), (2, 3, 3, 3)), 1.1),
+    ), (IMAGE, (64,), (64,), FILTERS), (SMALL, (2,), (2,), FEW_FILTERS), 1.1),
+    "batch norm after a padded convolution with a bias": Family((
+        lambda x, m, b, w, c: F.batch_norm(F.conv2d(x, w, c, padding=1), m, b * b, b, m),
+        lambda x, m, b, w, c: (F.conv2d(x, w, padding=1) + wide(c) - wide(m)) * wide(inverse(b) * b) + wide(m),
+        lambda x, m, b, w, c: F.conv2d(x, w * (b * inverse(b))[:, None, None, None],
+                                       c * (b * inverse(b)) - m * (b * inverse(b)) + m, padding=1),
+    ), (IMAGE, (64,), (64,), FILTERS, (64,)), (SMALL, (2,), (2,), FEW_FILTERS, (2,)), 1.1),
+    "batch norm before a convolution": Family((
+        lambda x, m, b, w: F.conv2d(F.batch_norm(x, m, b * b, b, m), w),
+        lambda x, m, b, w: F.conv2d((x - wide(m)) * wide(inverse(b) * b) + wide(m), w),
+        lambda x, m, b, w: F.conv2d(x, w * wide(b * inverse(b)), w.sum((-1, -2)) @ m - (w * wide(b * inverse(b))).sum((-1, -2)) @ m),
+    ), (IMAGE, (64,), (64,), FILTERS), (SMALL, (3,), (3,), FEW_FILTERS), 1.0),
+    "batch norm before a padded convolution": Family((
+        lambda x, m, b, w: F.conv2d(F.batch_norm(x, m, b * b, b, m), w, padding=1),
+        lambda x, m, b, w: F.conv2d((x - wide(m)) * wide(inverse(b) * b) + wide(m), w, padding=1),
+        lambda x, m, b, w: F.conv2d(F.pad((x - wide(m)) / wide(torch.sqrt(b * b + 1e-5)) * wide(b) + wide(m), (1, 1, 1, 1)), w),
+        lambda x, m, b, w: (F.conv2d(x, w * wide(b * inverse(b)), padding=1) + F.conv2d(level(m, x), w, padding=1)
+                            - F.conv2d(level(m, x), w * wide(b * inverse(b)), padding=1)),
+    ), (IMAGE, (64,), (64,), FILTERS), (SMALL, (3,), (3,), FEW_FILTERS), 1.0),
+    "batch norm before a strided and dilated convolution": Family((
+        lambda x, m, b, w: F.conv2d(F.batch_norm(x, m, b * b, b, m), w, None, 2, 2, 2),
+        lambda x, m, b, w: F.conv2d((x - wide(m)) * wide(inverse(b) * b) + wide(m), w, None, 2, 2, 2),
+        lambda x, m, b, w: (F.conv2d(x, w * wide(b * inverse(b)), None, 2, 2, 2) + F.conv2d(level(m, x), w, None, 2, 2, 2)
+                            - F.conv2d(level(m, x), w * wide(b * inverse(b)), None, 2, 2, 2)),
+    ), (IMAGE, (64,), (64,), FILTERS), (SMALL, (3,), (3,), FEW_FILTERS), 1.0),
+    "batch norm before a convolution over time": Family((
+        lambda x, m, b, w: F.conv1d(F.batch_norm(x, m, b * b, b, m), w, padding=2),
+        lambda x, m, b, w: F.conv1d((x - m[:, None]) * (inverse(b) * b)[:, None] + m[:, None], w, padding=2),
+        lambda x, m, b, w: (F.conv1d(x, w * (b * inverse(b))[:, None], padding=2) + F.conv1d(level(m, x), w, padding=2)
+                            - F.conv1d(level(m, x), w * (b * inverse(b))[:, None], padding=2)),
+    ), ((8, 64, 784), (64,), (64,), (64, 64, 5)), ((2, 3, 6), (3,), (3,), (2, 3, 5)), 1.0),
+    "scale before and after a convolution": Family((
+        lambda x, s, w, t: F.conv2d(x * wide(s), w, padding=1) * wide(t),
+        lambda x, s, w, t: F.conv2d(x, w * wide(s) * t[:, None, None, None], padding=1),
+        lambda x, s, w, t: wide(t) * F.conv2d(F.pad(wide(s) * x, (1, 1, 1, 1)), w),
+    ), (IMAGE, (64,), FILTERS, (64,)), (SMALL, (3,), FEW_FILTERS, (2,)), 1.0),
+    "scalars and biases around a convolution": Family((
+        lambda x, w, c: (F.conv2d(2 * x, w, padding=1) + 1) / 4 + wide(c),
+        lambda x, w, c: F.conv2d(x / 2, w, padding=1) + wide(c) + 0.25,
+        lambda x, w, c: F.conv2d(x, w * 0.5, c + 0.25, padding=1),
+    ), (IMAGE, FILTERS, (64,)), (SMALL, FEW_FILTERS, (2,)), 1.0),
+    "scalars and biases around a linear": Family((
+        lambda x, m, w, c: 2 * F.linear(x + m, w, c),
+        lambda x, m, w, c: F.linear(x, w, w @ m + c) / 0.5,
+        lambda x, m, w, c: F.linear(2 * x, w, 2 * c) + w @ (2 * m),
+    ), ((1024, 1024), (1024,), (1024, 1024), (1024,)), ((3, 8), (8,), (4, 8), (4,)), 1.0),
 }
 
 SQUARE: Shapes = ((2048, 2048), (2048, 2048))

@@ -216,11 +216,12 @@ def registers_product(columns: int = 64, *, element: DType = dt.f16, by_thread: 
 EVERY = (gemm(128, 256, 128), gemm(200, 136, 72, element=dt.f16, columns=128, left_major="mn", right_major="mn"), registers_product())
 
 
-def layout_probe(shape: tuple[int, ...], box: tuple[int, ...], corner: tuple[int, ...], *, element: DType = dt.bf16, swizzle: int = 128,
-                 name: str = "layout_probe") -> Kernel:
-    """The tile of a at `corner`, as it lies in shared memory, goes to raw by threads and to the same corner of c by the copy engine."""
+def layout_probe(shape: tuple[int, ...], box: tuple[int, ...], corner: tuple[int, ...], *, to: tuple[int, ...] = (),
+                 element: DType = dt.bf16, swizzle: int = 128, name: str = "layout_probe") -> Kernel:
+    """The tile of a at `corner`, as it lies in shared memory, goes to raw by threads and by the copy engine to c, at the same corner or
+    where `to` says."""
     t, at, x, zero = Thread(), i32("at"), Var("x", element), int32(0)
-    tile, where = prod(box), tuple(map(int32, corner))
+    tile, where, there = prod(box), tuple(map(int32, corner)), tuple(map(int32, to or corner))
     maps = tuple(TensorMap(f"map_{of}", of, element, shape, box, swizzle) for of in "ac")
     size = prod(shape)
     return Kernel(name, (GlobalBuffer("a", element, size, "read"), GlobalBuffer("raw", element, tile, "write"),
@@ -231,7 +232,7 @@ def layout_probe(shape: tuple[int, ...], box: tuple[int, ...], corner: tuple[int
         WaitBarrier("full", zero, zero),
         count(at, t, tile, 32, LoadShared(x, "tile", at), StoreGlobal("raw", at, x)),
         FenceAsync(), Barrier(),
-        If(t == 0, (StoreTile("map_c", where, "tile", zero), CommitStores(), WaitStores(0, False)))), maps)
+        If(t == 0, (StoreTile("map_c", there, "tile", zero), CommitStores(), WaitStores(0, False)))), maps)
 
 
 def matrices_probe(width: int, transposed: bool, *, element: DType = dt.bf16, sums: bool = True, name: str = "matrices_probe") -> Kernel:
@@ -282,12 +283,12 @@ def product_probe(columns: int, left_major: str, right_major: str, *, element: D
 
 PROBES = (
     *(layout_probe((40, 96), (16, span // 2), (3, 32), swizzle=span, name=f"layout_{span}") for span in (32, 64, 128)),
-    layout_probe((40, 96), (24, 80), (-5, 48), swizzle=0, name="layout_linear"),
-    layout_probe((40, 96), (16, 64), (-5, 56), name="layout_corner"),
-    layout_probe((40, 96), (16, 64), (33, -24), name="layout_other_corner"),
-    layout_probe((100,), (64,), (50,), element=dt.f32, swizzle=0, name="layout_1d"),
+    layout_probe((40, 96), (24, 80), (-5, 48), to=(30, 24), swizzle=0, name="layout_linear"),
+    layout_probe((40, 96), (16, 64), (-5, 56), to=(0, 40), name="layout_corner"),
+    layout_probe((40, 96), (16, 64), (33, -24), to=(30, 72), name="layout_other_corner"),
+    layout_probe((100,), (64,), (48,), element=dt.f32, swizzle=0, name="layout_1d"),
     layout_probe((5, 6, 64), (2, 4, 64), (4, 3, 8), name="layout_3d"),
-    layout_probe((3, 2, 6, 64), (2, 1, 8, 64), (1, 1, -2, 0), name="layout_4d"),
+    layout_probe((3, 2, 6, 64), (2, 1, 8, 64), (1, 1, -2, 0), to=(2, 1, 3, 0), name="layout_4d"),
     layout_probe((2, 3, 2, 6, 32), (1, 2, 2, 4, 32), (1, 2, 0, 4, 0), element=dt.f32, name="layout_5d"),
     *(matrices_probe(width, transposed, sums=sums, element=element, name=f"matrices_{width}{'t' * transposed}{'s' * sums}_{element}")
       for width in (2, 4, 8) for transposed in (False, True) for sums, element in ((True, dt.bf16), (False, dt.f16))),

@@ -212,7 +212,7 @@ def test_canon_of_one_and_of_three() -> None:
 
 
 def test_canon_exact_keeps_the_order_of_sums() -> None:
-    assert canon.form(XY + "x + y + x", "exact", None) != canon.form(XY + "x + x + y", "exact", None)
+    assert canon.form(canon.Named("", XY + "x + y + x"), "exact", None) != canon.form(canon.Named("", XY + "x + x + y"), "exact", None)
 
 
 # -- bundles --------------------------------------------------------------------------------------------------------

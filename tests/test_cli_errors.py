@@ -63,6 +63,21 @@ def test_a_broken_rule_file(text: str, named: str, tmp_path: Path) -> None:
     assert_bad(Said("compile", *ADD, "--rules", tmp_path / "broken.egg"), named, f"mend {tmp_path / 'broken.egg'}")
 
 
+def test_rules_of_one_name_and_rulesets_that_nothing_declares(tmp_path: Path) -> None:
+    def bad(text: str, *named: str) -> None:
+        (tmp_path / "mine.egg").write_text(text)
+        assert_bad(Said("compile", *ADD, "--rules", tmp_path / "mine.egg"), "mine.egg:1: rule", *named)
+
+    twice = '(birewrite (Unary "exp" x) x :ruleset algebra-real :name "{}")'
+    bad(twice.format("factor-out"), "loop/algebra.egg:4", "a name of its own")
+    bad('(rewrite (Unary "exp" x) x :ruleset algebra-exact :name "a")', "(ruleset algebra-exact)", "algebra-real")
+
+
+def test_a_rule_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "mine.egg").write_text('\ufeff(rewrite (Unary "neg" (Unary "neg" x)) x :ruleset normalize-exact :name "twice")', "utf-8")
+    Said("compile", *ADD, "--rules", tmp_path / "mine.egg").well()
+
+
 @pytest.mark.parametrize("declared, end, named", [("", ':name "a"', "no ruleset"),
                                                     ("(ruleset mine)", ':name "a" :ruleset mine', "the ruleset mine")])
 def test_a_rule_that_would_never_run(declared: str, end: str, named: str, tmp_path: Path) -> None:

@@ -12,14 +12,16 @@ from unittest import mock
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from emmy.egraph import saturate
 from emmy.egraph.canonical import forms
 from emmy.pipeline import Program, compile
 from extract import partition
 from extract.descent import Descent
 from extract.kernels import Kernels
 from extract.problem import Kernel, Problem, Solution
-from tests.families import ATTENTION, FAMILIES, Family
+from tests.families import ATTENTION, FAMILIES, Family, centred, scores
 
 TOLERANCE = 2e-5
 
@@ -54,6 +56,12 @@ def test_all_spellings_have_one_canonical_form(name: str) -> None:
     family = FAMILIES[name]
     found = {"\n".join(forms(program(family, k).region).values()) for k in range(len(family.spellings))}
     assert len(found) == 1 and len(family.spellings) >= 3, "\n\n".join(sorted(found))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rewriting_comes_to_a_fixpoint(name: str) -> None:
+    family = FAMILIES[name]
+    assert all(saturate.run(program(family, k).loop).settled for k in range(len(family.spellings)))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -142,6 +150,29 @@ def test_variance_far_from_zero(columns: int, mean: float) -> None:
     x = torch.randn(3, columns, generator=torch.Generator().manual_seed(0)) + mean
     wanted = variance(x.double())
     assert ((compile(variance, x)(x).double() - wanted).abs() <= 2e-4 * wanted).all()
+
+
+# -- several outputs --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("first, second, shapes", [
+    (lambda x, w: x @ w.t(), lambda x, w: (w @ x.t()).t(), ((8, 16), (4, 16))),
+    (lambda x, w: F.linear(x * 2, w), lambda x, w: (x @ w.mT) / 0.5, ((8, 16), (4, 16))),
+    (lambda x, s: x.softmax(-1) * s, lambda x, s: s * x.log_softmax(-1).exp(), ((8, 16), (16,))),
+    (lambda x, b: F.layer_norm(x, b.shape) + b, lambda x, b: b + centred(x) * torch.rsqrt((centred(x) ** 2).mean(-1, keepdim=True) + 1e-5),
+     ((8, 16), (16,))),
+    (lambda q, k: scores(q, k).softmax(-1), lambda q, k: (k @ q.mT * q.shape[-1] ** -0.5).mT.softmax(-1), ((2, 8, 16), (2, 8, 16))),
+    (lambda x, w: F.conv2d(x * 2, w, padding=1), lambda x, w: F.conv2d(x, w * 2, padding=1), ((1, 3, 6, 6), (2, 3, 3, 3))),
+])
+def test_spellings_of_a_subexpression_meet_across_outputs(first: Any, second: Any, shapes: Any) -> None:
+    made = compile(lambda *xs: (first(*xs).tanh(), second(*xs).erf()), *map(torch.empty, shapes))
+    homes = [made.region.home[tensor] for _, tensor in made.loop.outputs]
+    below = [{t.kids for t in made.region.terms[c] if t.label == op} for c, op in zip(homes, ("tanh", "erf"), strict=True)]
+    assert below[0] and below[0] == below[1]
+
+
+def test_what_outputs_share_is_computed_once() -> None:
+    made = compile(lambda x, w: ((x @ w).exp(), (w.t() @ x.t()).t().sin()), torch.empty(1024, 1024), torch.empty(1024, 1024))
+    work = sum(prod(k.extents[a] for a in f.span) * k.extents[f.axis] for k in made.tile.kernels for f in k.folds)
+    assert work == 1024 ** 3
 
 
 # -- chains -----------------------------------------------------------------------------------------------------------

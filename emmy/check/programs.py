@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -21,7 +22,7 @@ EXTENTS = (2, 3, 3, 4)
 LARGEST = 200       # elements of a tensor
 KINDS = ("unary", "binary", "binary", "reduction", "reduction", "biased", "scan", "views", "views", "matmul", "matmul", "chain", "softmax",
          "softmax", "rounded", "masked", "gathered", "scaled")
-SPELLINGS = ("logarithm", "signs", "moments", "deviation", "low_rank", "shifted", "constants")      # kinds with several spellings each
+SPELLINGS = ("logarithm", "signs", "moments", "deviation", "low_rank", "shifted", "constants", "windows")     # kinds of several spellings
 UNARY = ("exp", "neg", "abs", "recip", "sqrt", "tanh")
 BINARY = ("add", "sub", "mul", "mul", "div", "max", "min")
 
@@ -59,6 +60,29 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def constant(value: float, shape: tuple[int, ...], element: DType) -> Tensor:
     return view(tir.Constant(element, dt.bits(element, value)), shape, ())
+
+
+def convolution(x: Tensor, s: Tensor, b: Tensor, w: Tensor, step: int, low: int, change: str = "", sides: tuple[str, ...] = ("le", "lt"),
+                channels: bool = True) -> Tensor:
+    """x[batch, channel, ...] * s[channel], changed by b[channel] or a number, between `low` zeros where the `sides` are checked, and its
+    windows by steps of `step` weighted with w[channel, ...]; summed over them, and over the channels too."""
+    n, size = len(w.shape) - 1, x.shape[2]
+    shape = (*x.shape[:2], *(2,) * n, *w.shape[1:])     # batch, channel, places, kernel
+    at = [ix.add(Pos(2 + k), ix.mul(Pos(2 + n + k), step)) for k in range(n)]
+    inner = (ix.mod(ix.add(i, IxConst(-low % size)), size) for i in at)
+    value = apply("mul", view(x, shape, (Pos(0), Pos(1), *inner)), along(s, shape, (1,)))
+    shift, number = along(b, shape, (1,)), constant(-2.0, shape, x.dtype)
+    match change:
+        case "add": value = apply("add", value, shift)
+        case "sub": value = apply("sub", shift, value)
+        case "mul": value = apply("mul", value, number)
+    least, most = (view(tir.Constant(dt.i64, k), shape, ()) for k in (low, low + size))
+    tests = {"le": lambda i: apply("le", least, i), "lt": lambda i: apply("lt", i, most)}
+    both = partial(reduce, partial(apply, "and"))
+    inside = both([both([tests[side](tir.IndexValue(shape, i)) for side in sides]) for i in at])
+    kernel = tuple(range(2 + n, 2 + 2 * n))
+    held = apply("select", inside, value, constant(0.0, shape, x.dtype))
+    return tir.Reduce("add", (1, *kernel) if channels else kernel, apply("mul", along(w, shape, (1, *kernel)), held))
 
 
 class Builder:
@@ -254,6 +278,14 @@ class Builder:
         wide = along(x, (*x.shape, 3), tuple(range(len(x.shape))))
         return tir.Reduce(self.choose(("add", "max", "min")), (len(x.shape),), wide)
 
+    def windows(self) -> Tensor:
+        """A padded convolution over one dimension or two of what is scaled and shifted, whose windows may all reach inside or not."""
+        n, step, low, size = self.choose((1, 2)), self.choose((1, 2)), self.choose((1, 2)), self.choose((1, 2, 2))
+        x, s, b, w = self.input((2, 2, *(size,) * n)), self.input((2,)), self.input((2,)), self.input((2, *(2,) * n))
+        s = apply("recip", s) if self.draw(st.booleans()) else s
+        change, sides = self.choose(("", "", "add", "sub", "mul")), self.choose((("le", "lt"), ("le", "lt"), ("le",), ("lt",)))
+        return convolution(x, s, b, w, step, low, change, sides, self.draw(st.booleans()))
+
     def rounded(self) -> Tensor:
         x = self.any()
         if self.element is not dt.f32:
@@ -309,8 +341,8 @@ def sums() -> Iterator[tir.Program]:
 
 
 def corners() -> Iterator[tir.Program]:
-    """What few random programs have: the variance of truths, a maximum turned round, a sum of equals, a deviation of a rounded tensor, and
-    choices by the order of indices."""
+    """What few random programs have: the variance of truths, a maximum turned round, a sum of equals, a deviation of a rounded tensor,
+    choices by the order of indices, and a padded convolution."""
     n = 4
     x, y = tir.Input("x", (n, n), dt.f32), tir.Input("y", (n, n), dt.f32)
 
@@ -328,6 +360,8 @@ def corners() -> Iterator[tir.Program]:
     above = apply("le", apply("add", row, one), column)
     chosen = (apply("select", apply("not", apply("lt", row, column)), x, y), apply("select", apply("select", above, true, false), x, y))
     turned = tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32)))
+    image, s, b, w = (tir.Input(name, shape, dt.f32) for name, shape in (("z", (2, 2, 2, 2)), ("s", (2,)), ("b", (2,)), ("w", (2, 2, 2))))
     for outputs in (chosen, (mean(apply("mul", centred, centred)),), (turned,),
-                    (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y))):
+                    (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y)),
+                    (convolution(image, apply("recip", s), b, w, 1, 1, "add"),)):
         yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))

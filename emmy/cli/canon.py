@@ -46,15 +46,15 @@ class Canonical(NamedTuple):
 
 
 def command(context: typer.Context, paths: Paths = None, snippets: Snippets = None, math: options.Math = "fast",
-            rules: options.Rules = None, forms: Forms = False, json: options.Json = None) -> None:
+            rules: options.Rules = None, budget: options.Budget = "", forms: Forms = False, json: options.Json = None) -> None:
     """Sort programs into those that are the same kernel, by their canonical forms.  One that fails does not stop the others."""
     if not paths and not snippets:
         raise EmmyError("no program is given", "give each as -c SNIPPET, or FILE.py:NAME, a file or a folder")
-    options.check(options.DEFAULT_TARGET, math, rules=rules)
+    options.check(options.DEFAULT_TARGET, math, rules=rules, budget=budget)
     debug = context.find_root().params.get("debug", False)
     given, failures = listed(paths or (), snippets or (), debug)
     alone = len(given) + len(failures) == 1
-    found, more = canonical(given, math, rules, debug)
+    found, more = canonical(given, math, rules, budget, debug)
     failures += more
     for failure in failures:
         typer.echo(failure.reason if alone else f"{failure.name}\n{failure.reason}", err=True)
@@ -108,7 +108,7 @@ def programs(path: str) -> list[Named]:
     return [Named(f"{path}:{name}", file=f"{path}:{name}") for name in programs(path)]
 
 
-def canonical(given: Sequence[Named], math: str, rules: options.Rules, debug: bool) -> tuple[list[Canonical], list[Failure]]:
+def canonical(given: Sequence[Named], math: str, rules: options.Rules, budget: str, debug: bool) -> tuple[list[Canonical], list[Failure]]:
     """The canonical form of each program, and those that have none; a bar on the terminal says how far it is."""
     from rich.markup import escape
     from rich.progress import Progress
@@ -122,7 +122,7 @@ def canonical(given: Sequence[Named], math: str, rules: options.Rules, debug: bo
         for program in given:
             progress.update(task, description=escape(program.name[:60]))
             try:
-                text = form(program.snippet, math, rules, program.file)
+                text = form(program, math, rules, budget)
                 found.append(Canonical(program, text, digest(text)))
             except Exception as error:
                 failures.append(failed(program.name, error, debug))
@@ -130,11 +130,11 @@ def canonical(given: Sequence[Named], math: str, rules: options.Rules, debug: bo
     return found, failures
 
 
-def form(snippet: str | None, math: str, rules: options.Rules, file: str | None = None) -> str:
+def form(named: Named, math: str, rules: options.Rules, budget: str = "") -> str:
     """The canonical forms of a program's results, in order; the results' names do not matter."""
     from emmy.egraph.canonical import composed
 
-    program = options.program(snippet, file, None, math, "", rules)
+    program = options.program(named.snippet, named.file, None, math, "", rules, budget)
     return "\n\n".join(composed(program.loop, program.stretches, program.regions).values())
 
 

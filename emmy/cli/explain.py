@@ -29,11 +29,11 @@ Most = Annotated[int, typer.Option("--alternatives", min=0, help="For how many t
 
 
 def command(file: options.File = None, snippet: options.Snippet = None, target: options.Target = None, math: options.Math = "fast",
-            knobs: options.Knobs = "", rules: options.Rules = None, all_steps: AllSteps = False,
+            knobs: options.Knobs = "", rules: options.Rules = None, budget: options.Budget = "", all_steps: AllSteps = False,
             forms: AllForms = False, why_not: WhyNot = None, alternatives: Most = 8, rows: Rows = 0, fired: Fired = False,
             json: options.Json = None) -> None:
     """Say why a program became what it did: its derivation, rule by rule with the cost after each, and why not otherwise."""
-    program = options.program(snippet, file, target, math, knobs, rules, traced=True)
+    program = options.program(snippet, file, target, math, knobs, rules, budget, traced=True)
     out = options.console(stderr=json is not None and str(json) == "-")
     from emmy.cli import derivations, reasons
 

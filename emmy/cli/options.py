@@ -112,6 +112,6 @@ def kernels(launches: Sequence[Any]) -> str:
     return counted(len(launches), "kernel")
 
 
-def counted(n: int, word: str) -> str:
-    """A number of things: "1 program", "2 programs"."""
-    return f"{n} {word}{'s' * (n != 1)}"
+def counted(n: int, word: str, words: str = "") -> str:
+    """A number of things: "1 program", "2 programs"; `words` where the plural takes more than an s."""
+    return f"{n} {word if n == 1 else words or f'{word}s'}"

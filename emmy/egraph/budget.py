@@ -19,7 +19,7 @@ class Budget:
 
     nodes: int = 60_000
     seconds: float = 20.0
-    rounds: int = 12
+    rounds: int = 16
 
     @staticmethod
     def parse(text: str) -> Budget:
@@ -94,6 +94,8 @@ class Runner:
         self.phases: dict[str, Spent] = {}
         self.rules: dict[tuple[str, str], Spent] = {}
         self.over: dict[str, Overrun] = {}          # in the order of time
+        self.rounds = 0                             # that rewriting took
+        self.settled = False                        # whether rewriting came to a fixpoint
 
     def once(self, phase: str) -> bool:
         """One step of a phase; whether it changed anything."""

@@ -41,8 +41,7 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
     for rows, columns in pairs:
         if rows in operands and columns in operands:
             kept = parts_of(free, kernel.results, columns, rows, {f.result() for f in kernel.folds})
-            groups = sorted(rows), sorted(columns), sorted(outs - rows - columns)
-            boxed = sum(maps.result(t, kernel.outer, *groups, kernel.extents) is not None for t in kernel.outputs)
+            boxed = sum(maps.in_lines(t, kernel.outer, sorted(columns), kernel.extents) for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
             out[f"(set (BoxedResults {axes(rows)} {axes(columns)}) {boxed})"] = None
     return list(out)
@@ -73,9 +72,8 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
                 out += [f'({name} "{t.name}" "{half}")'] if whole and found and all(found) else []
             units = [v.unit for v in keys if v] + [maps.LINE if v.by_depth else 16 for v in held if v]
             out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if len(units) == len(keys) + len(held) else []
-        groups = sorted(rows), sorted(columns), batch
         out += [f'(set (TwistBatch "{t.name}") {prod(kernel.extents[a] for a in batch)})']
-        boxed = sum(maps.result(x, kernel.outer, *groups, kernel.extents) is not None for x in kernel.outputs) if columns else 0
+        boxed = sum(maps.in_lines(x, kernel.outer, sorted(columns), kernel.extents) for x in kernel.outputs) if columns else 0
         out += [f'(set (TwistBoxed "{t.name}") {boxed})']
         if rows <= outs and live(kernel, t, tuple(sorted(rows)), 64).some != ALL:
             out += [f'(LiveKeys "{t.name}")']

@@ -18,6 +18,7 @@ from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir.index import Ax, Ix
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.node import postorder
 from emmy.ir.tensor_ir import Input
 
 
@@ -46,12 +47,17 @@ class Speller:
         match x:
             case Ax(a): return self.axis(a)
             case ix.IxConst(n): return str(n)
-            case ix.IxAdd(a, b): return f"({self.index(a)} + {self.index(b)})"
+            case ix.IxAdd(): return f"({' + '.join(map(self.index, sorted(addends(x), key=self.place)))})"
             case ix.IxMul(a, n): return f"({self.index(a)} * {n})"
             case ix.IxDiv(a, n): return f"({self.index(a)} // {n})"
             case ix.IxMod(a, n): return f"({self.index(a)} % {n})"
             case IxOf(value): return f"[{self.value(value)}]"
         return str(x)
+
+    def place(self, x: Ix) -> tuple[str, list[str]]:
+        """Where an addend stands among others: by its shape, then by the axes that have a name by then."""
+        axes = [leaf.a for leaf in ix.leaves(x) if isinstance(leaf, Ax)]
+        return str(ix.substitute(x, lambda leaf: Ax(0))), sorted(self.axis(a) for a in axes if a in self.positions or a in self.axes)
 
     def value(self, v: Value) -> str:
         if v in self.lines:
@@ -89,6 +95,11 @@ class Speller:
         return self.lines[v]
 
 
+def addends(x: Ix) -> list[Ix]:
+    """The terms that an index is a sum of."""
+    return [*addends(x.x), *addends(x.y)] if isinstance(x, ix.IxAdd) else [x]
+
+
 def spell(value: Value, positions: dict[int, int], extents: dict[int, int]) -> tuple[str, Speller]:
     """The text of a value, one line an operation and the value itself last, and the names it gave."""
     speller = Speller(positions, extents)
@@ -108,6 +119,11 @@ class Rank:
         return self.counts < other.counts if self.counts != other.counts else self.order.text(self.value) < self.order.text(other.value)
 
 
+def summed(v: Value) -> bool:
+    """Whether a value is a sum, or one where a condition holds."""
+    return isinstance(v, loop.Apply) and (v.op in ("add", "sub") or v.op == "select" and any(map(summed, v.args[1:])))
+
+
 class Order:
     """The order of canonical forms: fewer products of sums, then fewer operations, then fewer of them inside reductions, then content."""
 
@@ -121,7 +137,7 @@ class Order:
         if v not in self.known:
             below = [self(x).counts for x in v.operands]
             folded, size, inside = sum(k[0] for k in below), sum(k[1] for k in below), sum(k[2] for k in below)
-            of_sums = any(isinstance(x, loop.Apply) and x.op in ("add", "sub") for x in v.operands)
+            of_sums = any(map(summed, v.operands))
             linear = isinstance(v, loop.Apply) and v.op in ("mul", "div") or isinstance(v, loop.Reduce) and v.monoid == "add"
             self.known[v] = Rank((folded + (linear and of_sums), size + 1, inside + (size if v.binds is not None else 0)), self, v)
         return self.known[v]
@@ -228,27 +244,17 @@ def composed(program: loop.Program, stretches: Sequence[Stretch], regions: Seque
 
 def _calls(result: str, made: dict[str, tuple[Form, dict[str, str]]]) -> str:
     """The form of a tensor in terms of inputs x0, x1, …, with distinct forms f0, f1, … and their calls %0, %1, … as met."""
+    reads = {tensor: [names[t] for t in form.reads] for tensor, (form, names) in made.items()}
     named: dict[str, str] = {}
     defined: dict[str, str] = {}
-    inputs: dict[str, str] = {}
     calls: list[str] = []
-    stack = [(result, False)]
-    while stack:
-        tensor, ready = stack.pop()
-        if tensor in named or tensor in inputs:
-            continue
+    for tensor in postorder((result,), lambda t: reads.get(t, [])):
         if tensor not in made:
-            inputs[tensor] = f"x{len(inputs)}"
+            named[tensor] = f"x{len(named) - len(calls)}"
             continue
-        form, names = made[tensor]
-        reads = [names[t] for t in form.reads]
-        if ready:
-            function = defined.setdefault(form.text, f"f{len(defined)}")
-            named[tensor] = f"%{len(named)}"
-            calls.append(f"{named[tensor]} = {function}({', '.join({**inputs, **named}[t] for t in reads)})")
-        else:
-            stack.append((tensor, True))
-            stack.extend((t, False) for t in reversed(reads))
+        function = defined.setdefault(made[tensor][0].text, f"f{len(defined)}")
+        named[tensor] = f"%{len(calls)}"
+        calls.append(f"{named[tensor]} = {function}({', '.join(named[t] for t in reads[tensor])})")
     return "\n".join([*(f"{function}:\n{text}" for text, function in defined.items()), *calls, named[result]])
 
 

@@ -15,15 +15,14 @@ from typing import Any
 
 from emmy.egraph.pattern import Patterns
 from emmy.egraph.recording import MATCHED, record
-from emmy.egraph.rulefile import Rule, RuleFile, bindings, check, explained, ir_of, parse
+from emmy.egraph.rulefile import Rule, RuleFile, bindings, check, check_beside, explained, ir_of, parse
 from emmy.errors import EmmyError
 
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
 ORDER = {
-    "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "order", "moments",
-             "twist", "cut", "split"),
-    "tile": ("syntax", "fold", "place", "atom", "stage", "tensor", "strategy", "wgmma", "wgmma_twist",
-             "live"),
+    "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
+             "moments", "twist", "cut", "split"),
+    "tile": ("syntax", "fold", "place", "atom", "stage", "tensor", "strategy", "wgmma", "wgmma_twist", "live"),
 }
 
 
@@ -75,15 +74,19 @@ def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]
     """Rule files of the user's as (name, text), by the IR whose rules they extend: those in `EMMY_RULES` (paths parted as in `PATH`),
     then `paths`.
 
-    EmmyError if a path is no file, if it is no egglog, or if a ruleset of it is of no phase and class."""
+    EmmyError if a path is no file, if it is no egglog, if a ruleset of it is of no phase and class or declared nowhere, or if a rule has
+    the name of another."""
     found: dict[str, list[tuple[str, str]]] = {ir: [] for ir in ORDER}
+    before = {ir: [parse(*file) for file in rule_files(ir)] for ir in ORDER}
     named = [p for p in os.environ.get("EMMY_RULES", "").split(os.pathsep) if p]
     for path in dict.fromkeys(map(Path, (*named, *paths))):
         if not path.is_file():
             raise EmmyError(f"there is no rule file {path}", "give the path of a .egg file in --rules or EMMY_RULES")
-        file = parse(str(path), path.read_text())
+        file = parse(str(path), path.read_text("utf-8-sig"))
         ir = ir_of(file, path.resolve().parent.name)
         check(file, ir)
+        check_beside(file, before[ir])
+        before[ir].append(file)
         found[ir].append((file.name, file.text))
     return found
 

@@ -11,7 +11,7 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from emmy.errors import EmmyError
@@ -192,6 +192,20 @@ def check(file: RuleFile, ir: str) -> None:
         if phase not in PHASES[ir] or rest.rpartition("-")[2] not in CLASSES:
             raise EmmyError(f"rules: {where} never runs", "name a ruleset <phase>-<class> or <phase>-<idea>-<class>, such as algebra-real; "
                             f"the phases are {', '.join(PHASES[ir])}, the classes {', '.join(CLASSES)}")
+
+
+def check_beside(file: RuleFile, others: Sequence[RuleFile]) -> None:
+    """EmmyError if a rule of a file has the name of one of the `others`, which are loaded before, or of one above it; or if a ruleset of it
+    is declared in none of these files."""
+    declared = [s for f in (*others, file) for s in f.rulesets]
+    known = {rule.command: f"{f.name}:{rule.line}" for f in others for rule in f.rules}
+    for rule in file.rules:
+        where = f"rules: {file.name}:{rule.line}: rule {rule.command}"
+        if known.setdefault(rule.command, f"{file.name}:{rule.line}") != f"{file.name}:{rule.line}":
+            raise EmmyError(f"{where} has the name of the one in {known[rule.command]}", "give it a name of its own")
+        if rule.ruleset not in declared:
+            raise EmmyError(f"{where} is in the ruleset {rule.ruleset}, which no file declares",
+                            f"write (ruleset {rule.ruleset}) above it, or take one of {', '.join(dict.fromkeys(declared))}")
 
 
 def ir_of(file: RuleFile, folder: str) -> str:

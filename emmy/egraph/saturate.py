@@ -86,7 +86,9 @@ def run(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, st
         deps()
         updated = [once(name) for name in REWRITING]
         fuse()
-        if not any(updated) or runner.over:
+        runner.rounds += 1
+        runner.settled = not any(updated) and not runner.over
+        if runner.settled or runner.over:
             break
     else:
         if set(further(extra).values()) & set(REWRITING):

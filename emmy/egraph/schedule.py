@@ -77,8 +77,8 @@ def options(pins: tile.Row) -> list[str]:
     cover, ring = re.match(r"^wgmma_m64n(\d+)k16_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma$", pins.stage)
     if group and cover:
         wide, rows, columns, depth = cover.groups()
-        out += [f"(WgmmaOption {' '.join((group[1], rows, wide, columns, depth))})"]
-    out += [f"(RingOption {ring[1]})"] if ring else []
+        tiles = " ".join((group[1], rows, wide, columns, depth))
+        out += [f"(WgmmaOption {tiles})", *([f"(RingOption {tiles} {ring[1]})"] if ring else [])]
     out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
     rings, layers = re.match(r"^d(\d+)q(\d+)/smem-tma$", pins.stage), re.match(r"^gb(\d+)/p(\d+)(/live)?$", pins.raster)

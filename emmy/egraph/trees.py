@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from operator import attrgetter
 
 from emmy.egraph.provenance import ENode
-from emmy.ir.node import Node
+from emmy.ir.node import Node, postorder
 
 
 class Tree(Node):
@@ -21,18 +22,9 @@ class Tree(Node):
         return 1 + sum(k.size for k in self.kids)
 
 
-def walk(roots: Iterable[Tree]) -> list[Tree]:
+def walk(roots: Iterable[Tree]) -> tuple[Tree, ...]:
     """Every tree below the roots once, operands before users."""
-    order: dict[Tree, None] = {}
-    stack = [(t, False) for t in roots]
-    while stack:
-        t, ready = stack.pop()
-        if ready:
-            order.setdefault(t)
-        elif t not in order:
-            stack.append((t, True))
-            stack.extend((k, False) for k in reversed(t.kids))
-    return list(order)
+    return postorder(roots, attrgetter("kids"))
 
 
 def replaced(tree: Tree, changes: Mapping[Tree, Tree]) -> Tree:
@@ -41,7 +33,6 @@ def replaced(tree: Tree, changes: Mapping[Tree, Tree]) -> Tree:
     for t in walk((tree,)):
         made[t] = changes[t] if t in changes else Tree(t.node, tuple(made[k] for k in t.kids))
     return made[tree]
-
 
 
 def replaced_at(tree: Tree, place: tuple[int, ...], changes: Mapping[Tree, Tree]) -> Tree:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emmy.evaluate.machine import Fault
-from emmy.evaluate.products import swizzle
+from emmy.evaluate.products import PIECE, swizzle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,14 @@ class Tile:
         self.count, item = prod(self.map.box), self.map.element.bytes
         self.places = swizzle(np.arange(self.count) * item, self.map.swizzle) // item     # where each element lies, in row-major order
 
-    def check(self, w: Warp, buffer: str, start: int) -> None:
+    def check(self, w: Warp, buffer: str, start: int, corner: Sequence[int]) -> None:
+        """Fault unless the tile begins where one may, in shared memory and in the tensor."""
         if start * self.map.element.bytes % self.map.alignment:
             raise Fault("alignment", f"a tile at element {start} of {buffer}, which is not a multiple of {self.map.alignment} bytes",
                         w.active(w.mask))
+        if corner[-1] * self.map.element.bytes % PIECE:
+            raise Fault("alignment", f"a tile of {self.map.name} at element {corner[-1]} of its innermost dimension, "
+                                     f"which is not a multiple of {PIECE} bytes", w.active(w.mask))
 
     def _inside(self, corner: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """The part of the tile at `corner` that lies in the tensor: in the tensor, and in the tile."""
@@ -39,11 +43,16 @@ class Tile:
             tile.append(slice(low - first, high - first))
         return tuple(tensor), tuple(tile)
 
+    def _elements(self, part: tuple[slice, ...]) -> Array:
+        """Which elements of the buffer a part of the tensor is."""
+        places = [np.arange(s.start, s.stop) * step for s, step in zip(part, self.map.strides, strict=True)]
+        return np.asarray(sum(np.ix_(*places)) + self.map.start)
+
     def read(self, data: Array, corner: Sequence[int]) -> Array:
         """The tile as it lies in shared memory, with zeros for what is outside of the tensor."""
         tensor, tile = self._inside(corner)
         box = np.zeros(self.map.box, data.dtype)
-        box[tile] = data[:prod(self.map.shape)].reshape(self.map.shape)[tensor]
+        box[tile] = data[self._elements(tensor)]
         out = np.empty(self.count, data.dtype)
         out[self.places] = box.reshape(-1)
         return out
@@ -51,5 +60,4 @@ class Tile:
     def written(self, data: Array, corner: Sequence[int]) -> tuple[Array, Array]:
         """The elements of the tensor that a tile, as it lies in shared memory, covers, and their values."""
         tensor, tile = self._inside(corner)
-        at = np.ravel_multi_index(np.ix_(*(np.arange(s.start, s.stop) for s in tensor)), self.map.shape)
-        return np.asarray(at).reshape(-1), data[self.places].reshape(self.map.box)[tile].reshape(-1)
+        return self._elements(tensor).reshape(-1), data[self.places].reshape(self.map.box)[tile].reshape(-1)

@@ -3,6 +3,9 @@
 A copy to shared memory completes on a barrier (`emmy.instructions.mbarrier`); a store is waited for in groups by the thread that asked.
 The engine sees what threads wrote to shared memory after their `fence_async` and a meeting with the thread that asks for the store.
 Indices into shared buffers count elements as they lie there; `swizzled` tells where an element of a swizzled tile lies.
+
+A tile begins at a multiple of 16 bytes along the innermost dimension, and where it is stored at no negative coordinate: an H200 stops at
+others with an illegal instruction.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: s
         raise IRError(f"{len(coordinates)} coordinates in {name}, whose tensor has {len(tile.shape)} dimensions")
     for e in coordinates:
         scope.expr(e, dt.i32)
+    if isinstance(inner := coordinates[-1], Const) and inner.value * tile.element.bytes % PIECE:
+        raise IRError(f"a tile of {name} at element {inner.value} of its innermost dimension; it begins at a multiple of {PIECE} bytes")
     scope.expr(index, dt.i32, dt.i64)
     if isinstance(index, Const) and index.value * tile.element.bytes % tile.alignment:
         raise IRError(f"a tile of {name} at element {index.value} of {buffer}; it is aligned to {tile.alignment} bytes")
@@ -109,7 +114,7 @@ class CopyTile(Stmt):
             outer = w.mask
             for lane, start, barrier, *where in _lanes(w, index(w), at(w), *(c(w) for c in coordinates)):
                 w.mask = np.arange(32) == lane
-                tile.check(w, self.target, start)
+                tile.check(w, self.target, start, where)
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
                 memory = w.engine.shared[self.target]
                 place = memory.engine_write(w, start, tile.count, lane)
@@ -182,8 +187,8 @@ class CopyBulk(Stmt):
 
 
 class StoreTile(Stmt):
-    """The tile at `index` of the shared buffer `source` begins its way to `coordinates` of `map`, outermost first; elements outside the
-    tensor are left out.  Each active thread asks for one."""
+    """The tile at `index` of the shared buffer `source` begins its way to `coordinates` of `map`, outermost first; elements beyond the
+    tensor's ends are left out.  Each active thread asks for one."""
 
     map: str
     coordinates: tuple[Expr, ...]
@@ -202,6 +207,7 @@ class StoreTile(Stmt):
         return [f"emmy_store_tile_{len(self.coordinates)}(&{self.map}, &{self.source}[{spell(self.index)}], {at});"]
 
     def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.machine import Fault
         from emmy.evaluate.tiles import Tile
 
         tile, index = Tile(machine.kernel, self.map), machine.value(self.index)
@@ -211,7 +217,9 @@ class StoreTile(Stmt):
             outer = w.mask
             for lane, start, *where in _lanes(w, index(w), *(c(w) for c in coordinates)):
                 w.mask = np.arange(32) == lane
-                tile.check(w, self.source, start)
+                tile.check(w, self.source, start, where)
+                if min(where) < 0:
+                    raise Fault("bounds", f"a store of a tile of {self.map} at {tuple(where)}", w.threads[lane])
                 memory, place = w.engine.shared[self.source], slice(start, start + tile.count)
                 memory.engine_read(w, place, w.seen[lane], 1)
                 at, values = tile.written(memory.data[place], where)

@@ -135,10 +135,10 @@ class SharedBuffer(Node):
 class TensorMap(Node):
     """A parameter of a kernel that tells the copy engine how the tensor in the global buffer `buffer` lies.
 
-    The tensor is row-major with the extents `shape`, outermost first, and begins where the buffer does.  One copy moves a tile of the
-    extents `box`: what lies outside the tensor is read as zeros and not written.  In shared memory the tile is row-major too.  Where
-    its rows have `swizzle` (128, 64 or 32, not 0) bytes, their 16-byte pieces change places: bits 4 and on of an address are xored with
-    bits 7 and on, 3, 2 or 1 of them.
+    The tensor has the extents `shape`, outermost first, begins at element `start` of the buffer, and is row-major or has `pitches`: how
+    many elements apart neighbours of each dimension lie.  One copy moves a tile of the extents `box`: what lies outside the tensor is
+    read as zeros and not written.  In shared memory the tile is row-major.  Where its rows have `swizzle` (128, 64 or 32, not 0) bytes,
+    their 16-byte pieces change places: bits 4 and on of an address are xored with bits 7 and on, 3, 2 or 1 of them.
     """
 
     name: str
@@ -147,6 +147,8 @@ class TensorMap(Node):
     shape: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 128
+    start: int = 0
+    pitches: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         inner, item = self.box[-1] * self.element.bytes if self.box else 0, self.element.bytes
@@ -155,9 +157,23 @@ class TensorMap(Node):
         if self.swizzle not in (0, 32, 64, 128) or self.swizzle and inner != self.swizzle:
             raise IRError(f"map {self.name}: rows of {inner} bytes, swizzled by {self.swizzle}; "
                           "that is 128, 64 or 32, as long as a row, or 0")
-        if inner % 16 or len(self.shape) > 1 and self.shape[-1] * item % 16:
-            raise IRError(f"map {self.name}: rows of {self.shape[-1] * item} and {inner} bytes; "
-                          "the rows of tensor and tile are multiples of 16")
+        if len(self.strides) != len(self.shape) or self.strides[-1] != 1 or min(self.strides) < 1 or self.start < 0:
+            raise IRError(f"map {self.name} from {self.start} on in steps of {self.strides}: "
+                          "a tensor is contiguous along its last dimension")
+        if inner % 16 or any(n * item % 16 for n in (self.start, *self.strides[:-1])):
+            rows = [n * item for n in self.strides[:-1]]
+            raise IRError(f"map {self.name} from {self.start * item} on, rows of {rows} and {inner} bytes; "
+                          "the start and the rows of tensor and tile are multiples of 16")
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """How many elements apart neighbours of each dimension lie, outermost first."""
+        return self.pitches or tuple(prod(self.shape[k:]) for k in range(1, len(self.shape) + 1))
+
+    @property
+    def reach(self) -> int:
+        """How many elements of the buffer lie before the tensor's end."""
+        return self.start + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def bytes(self) -> int:
@@ -342,7 +358,7 @@ def verify(kernel: Kernel) -> None:
                 raise IRError(f"{kernel.name}: buffer {b!r}; a shared buffer is aligned to a power of two from 16 to 1024 bytes")
             case TensorMap(_, of, element, shape):
                 found = buffers.get(of)
-                if not isinstance(found, GlobalBuffer) or found.element is not element or found.length < prod(shape):
+                if not isinstance(found, GlobalBuffer) or found.element is not element or found.length < b.reach:
                     raise IRError(f"{kernel.name}: map {b.name} of {element}{list(shape)} does not fit the buffer {of}")
         buffers[b.name] = b
     limits = (2**31 - 1, 65535, 65535)

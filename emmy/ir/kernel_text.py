@@ -44,7 +44,8 @@ _SYMBOLS = {symbol: (op, p) for op, (symbol, p) in _INFIX.items()}
 def show(kernel: Kernel) -> str:
     """The kernel as text."""
     parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]" for b in kernel.parameters]
-    parameters += [f"map {m.name} of {m.buffer}: {m.element}{_tuple(m.shape)} box{_tuple(m.box)} swizzle {m.swizzle}" for m in kernel.maps]
+    parameters += [f"map {m.name} of {m.buffer}: {m.element}{_tuple(m.shape)} box{_tuple(m.box)} swizzle {m.swizzle}"
+                   f"{f' start {m.start}' * (m.start > 0)}{f' pitches{_tuple(m.pitches)}' * bool(m.pitches)}" for m in kernel.maps]
     shared = [f"  shared {b.name}: {b.element}[{b.length}]{f' align {b.alignment}' * (b.alignment != 16)};" for b in kernel.shared]
     cluster = f" cluster({kernel.cluster})" * (kernel.cluster != 1)
     head = f"kernel {kernel.name}({', '.join(parameters)}) grid{_tuple(kernel.grid)} block({kernel.block}){cluster} {{"
@@ -220,7 +221,8 @@ class _Parser:
         self.take("box")
         box = self.separated(self.integer)
         self.take("swizzle")
-        return TensorMap(name, buffer, element, shape, box, self.integer())
+        swizzle, start = self.integer(), self.integer() if self.skip("start") else 0
+        return TensorMap(name, buffer, element, shape, box, swizzle, start, self.separated(self.integer) if self.skip("pitches") else ())
 
     def buffer(self) -> tuple[str, DType, int]:
         name = self.name()

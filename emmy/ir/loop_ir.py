@@ -12,11 +12,12 @@ it widened.  `Cast` is the program's, `Round` the rounding that torch does betwe
 from __future__ import annotations
 
 from functools import cached_property
+from operator import attrgetter
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, leaves
-from emmy.ir.node import IRError, Node
+from emmy.ir.node import IRError, Node, postorder
 from emmy.ir.operators import MONOIDS, result_dtype
 from emmy.ir.tensor_ir import Input, Shape
 
@@ -246,16 +247,7 @@ class Program(Node):
 
 def walk(roots: tuple[Value, ...]) -> tuple[Value, ...]:
     """Every value below the roots once, operands before users."""
-    order: dict[Value, None] = {}
-    stack = [(v, False) for v in reversed(roots)]
-    while stack:
-        v, ready = stack.pop()
-        if ready:
-            order.setdefault(v)
-        elif v not in order:
-            stack.append((v, True))
-            stack.extend((x, False) for x in reversed(v.operands))
-    return tuple(order)
+    return postorder(roots, attrgetter("operands"))
 
 
 def load_of(v: Value, element: DType) -> Load | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, dataclass_transform
 
 _TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
@@ -35,6 +36,23 @@ class Node(metaclass=_Interned):
     def replace(self, **changes: Any) -> Any:
         """The node with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def postorder[T: Hashable](roots: Iterable[T], operands: Callable[[T], Sequence[T]]) -> tuple[T, ...]:
+    """Everything below the roots once, operands before users, in the order of a depth-first walk."""
+    order: dict[T, None] = {}
+    opened: set[T] = set()
+    stack = [*roots][::-1]
+    while stack:
+        x = stack[-1]
+        if x in order:
+            stack.pop()
+        elif x in opened:
+            order[stack.pop()] = None
+        else:
+            opened.add(x)
+            stack.extend(reversed(operands(x)))
+    return tuple(order)
 
 
 class IRError(ValueError):

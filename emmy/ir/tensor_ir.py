@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import prod
+from operator import attrgetter
 from typing import Literal
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ix, Pos, leaves, upper
-from emmy.ir.node import IRError, Node
+from emmy.ir.node import IRError, Node, postorder
 from emmy.ir.operators import MONOIDS, result_dtype
 
 Role = Literal["input", "weight", "constant"]
@@ -268,16 +269,7 @@ class Program(Node):
     @property
     def nodes(self) -> tuple[Tensor, ...]:
         """Every node, operands before users."""
-        order: dict[Tensor, None] = {}
-        stack: list[tuple[Tensor, bool]] = [(t, False) for _, t in reversed(self.outputs)]
-        while stack:
-            node, ready = stack.pop()
-            if ready:
-                order.setdefault(node)
-            elif node not in order:
-                stack.append((node, True))
-                stack.extend((x, False) for x in reversed(node.operands))
-        return tuple(order)
+        return postorder((t for _, t in self.outputs), attrgetter("operands"))
 
     @property
     def inputs(self) -> tuple[Input, ...]:

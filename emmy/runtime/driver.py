@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -30,6 +31,9 @@ class Pointers:
         return tuple(self._table[k] for k in self._indices)
 
 
+Launched = tuple[Any, tuple[int, int, int], int, int, Pointers]     # function, grid, block, bytes of dynamic shared memory, parameters
+
+
 class Driver(Protocol):
     """A loaded module.  Entered (`with driver:`), its device's context is current in this thread: launches need that."""
 
@@ -41,6 +45,15 @@ class Driver(Protocol):
 
     def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
         """Launch `function` with the pointers as they stand."""
+
+    def capturing(self, stream: int) -> bool:
+        """Whether the stream records its work instead of doing it."""
+
+    def graph(self, launches: Iterable[Launched]) -> Any:
+        """The launches, with the pointers as they stand, as a graph; None if this driver makes none."""
+
+    def replay(self, graph: Any, stream: int) -> None:
+        """Do a graph's launches, in order, on a stream."""
 
     def __enter__(self) -> Self: ...
 
@@ -55,6 +68,7 @@ class BindingsDriver:
         from cuda.bindings import driver
 
         self._driver, self._device, self._stream = driver, device, torch._C._cuda_getCurrentRawStream
+        self._launch = driver.cuLaunchKernel
         self._checked(driver.cuInit(0))
         self._context = self._checked(driver.cuDevicePrimaryCtxRetain(self._checked(driver.cuDeviceGet(device))))
         with self:
@@ -78,10 +92,32 @@ class BindingsDriver:
         return int(self._stream(self._device))
 
     def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
-        (status,) = self._driver.cuLaunchKernel(function, *grid, block, 1, 1, shared_bytes, stream, pointers.address, 0)
-        if int(status):
+        (status,) = self._launch(function, *grid, block, 1, 1, shared_bytes, stream, pointers.address, 0)
+        if status:
             raise EmmyError(f"CUDA refused a launch of grid {grid}, block {block}, {shared_bytes} bytes of shared memory: {status!r}",
                             "Compile for this GPU, or pin a schedule that uses fewer resources.")
+
+    def capturing(self, stream: int) -> bool:
+        return bool(self._checked(self._driver.cuStreamIsCapturing(stream)))
+
+    def graph(self, launches: Iterable[Launched]) -> Any:
+        driver = self._driver
+        recorder = self._checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        self._checked(driver.cuStreamBeginCapture(recorder, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+        try:
+            for function, grid, block, shared_bytes, pointers in launches:
+                self.launch(function, grid, block, shared_bytes, int(recorder), pointers)
+        finally:
+            graph = self._checked(driver.cuStreamEndCapture(recorder))
+        made = self._checked(driver.cuGraphInstantiate(graph, 0))
+        self._checked(driver.cuGraphDestroy(graph))
+        self._checked(driver.cuStreamDestroy(recorder))
+        return made
+
+    def replay(self, graph: Any, stream: int) -> None:
+        (status,) = self._driver.cuGraphLaunch(graph, stream)
+        if status:
+            raise EmmyError(f"CUDA refused a graph of launches: {status!r}", "Look for an earlier failure of a kernel on this GPU.")
 
     def __enter__(self) -> Self:
         self._driver.cuCtxPushCurrent(self._context)
@@ -118,6 +154,15 @@ class CuPyDriver:
             self._streams[stream] = self._cupy.cuda.ExternalStream(stream)
         maps = (np.void(ctypes.string_at(m.address, SIZE)) for m in pointers.maps)
         function(grid, (block, 1, 1), (*map(np.uint64, pointers.values), *maps), shared_bytes, self._streams[stream])
+
+    def capturing(self, stream: int) -> bool:
+        return True     # it makes no graphs
+
+    def graph(self, launches: Iterable[Launched]) -> Any:
+        return None
+
+    def replay(self, graph: Any, stream: int) -> None:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._guard.__enter__()

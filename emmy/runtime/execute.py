@@ -38,7 +38,7 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
 
 def restride(x: Any, strides: Sequence[int]) -> Any:
     """`x` with the strides that eager gives the result."""
-    if tuple(x.stride()) == tuple(strides):
+    if x.stride() == strides:
         return x
     import torch
 
@@ -89,10 +89,10 @@ def on_simulator(program: Program, arrays: Arrays, launches: Iterable[Launch] | 
 
 def on_gpu(program: Program) -> Any:
     """The program loaded on the current GPU; kept with the program for the next call."""
-    from emmy.runtime.build import build
-    from emmy.runtime.launch import Executable
-
     if "executable" not in vars(program):
+        from emmy.runtime.build import build
+        from emmy.runtime.launch import Executable
+
         weights = {**program.captured.weights, **program.captured.constants}
         vars(program)["executable"] = Executable(program.plan, build(program.plan.source, program.target).cubin, weights)
     return vars(program)["executable"]

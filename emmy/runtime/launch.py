@@ -4,14 +4,16 @@ What does not change from call to call is prepared once: the module is loaded, w
 share one arena, and each launch holds the addresses of its parameters, which point into one table of device pointers and
 to its tensor maps.  A call checks its tensors, writes their pointers into the table, points maps of inputs and outputs
 to them and launches.  CUDA copies parameters at launch, so the table is free again at once and a call can be captured
-in a `torch.cuda.graph`.
+in a `torch.cuda.graph`.  Where several launches meet the same tensors again, as those of a loop do, they are one graph
+that is replayed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from emmy.errors import EmmyError
@@ -22,6 +24,7 @@ from emmy.runtime.plan import Buffer, Plan, workspace_offsets
 from emmy.runtime.tensor_map import HostMap
 
 VECTOR = 16  # bytes: the widest access a kernel makes, hence the alignment it relies on
+GRAPHS = 16  # settings of tensors whose launches are kept as graphs
 
 
 def cuda_device(device: Any = "cuda") -> Any:
@@ -48,6 +51,7 @@ class Slot(NamedTuple):
     place: int
     buffer: Buffer
     shape: Any
+    strides: tuple[int, ...]
     dtype: Any
 
 
@@ -61,7 +65,8 @@ class Executable:
         self.plan, self.device = plan, cuda_device(device) if driver is None else device
         import torch
 
-        self._torch, self._lock = torch, threading.Lock()
+        self._torch, self._lock, self._graphs = torch, threading.Lock(), dict[bytes, Any]()
+        self._empty = allocator(self.device)
         offsets, size = workspace_offsets(plan)
         self._arena = torch.empty(size, dtype=torch.uint8, device=self.device)
         self._weights = {b.name: self._weight(b, weights) for b in plan.of("weight", "constant")}
@@ -92,7 +97,9 @@ class Executable:
             for x in plan.launches)
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
-        return Slot(place, buffer, self._torch.Size(buffer.shape), getattr(self._torch, buffer.element.torch_name))
+        shape = self._torch.Size(buffer.shape)
+        strides = tuple(prod(max(n, 1) for n in shape[k + 1:]) for k in range(len(shape)))
+        return Slot(place, buffer, shape, strides, getattr(self._torch, buffer.element.torch_name))
 
     def _weight(self, buffer: Buffer, weights: Mapping[str, Any]) -> Any:
         if buffer.name not in weights:
@@ -114,24 +121,51 @@ class Executable:
         if out is not None and len(out) != len(self._outputs):
             raise EmmyError(f"{self.plan.name} has {len(self._outputs)} outputs, but out= has {len(out)} tensors",
                             "Pass one for each output.")
-        given = [accept(x, slot, self.device) for x, slot in zip(tensors, self._inputs, strict=True)]
-        empty, device, table = self._torch.empty, self.device, self._table
-        results = [empty(s.shape, dtype=s.dtype, device=device) for s in self._outputs] if out is None else list(out)
-        for x, slot in zip(results, self._outputs if out is not None else (), strict=False):
-            if accept(x, slot, device) is not x:
-                raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
-                                "Pass a tensor from torch.empty.")
         with self._lock, self._driver as driver:
-            stream, launch = driver.stream(), driver.launch
-            for x, slot in zip(given, self._inputs, strict=True):
-                table[slot.place] = x.data_ptr()
-            for x, slot in zip(results, self._outputs, strict=True):
-                table[slot.place] = x.data_ptr()
+            held = self._point(tensors, self._inputs)   # a copy lives until its launches are on the stream
+            results = [self._empty(b.shape, strides, dtype) for _, b, _, strides, dtype in self._outputs] if out is None else list(out)
+            for x, slot in zip(self._point(results, self._outputs), self._outputs, strict=True):
+                if x is not None:
+                    raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
+                                    "Pass a tensor from torch.empty.")
             for host, place in self._moving:
-                host.point(table[place])
-            for function, grid, block, shared_bytes, pointers in self._launches:
-                launch(function, grid, block, shared_bytes, stream, pointers)
-        return tuple(results[k] for k in self._returned)
+                host.point(self._table[place])
+            self._launch(driver, driver.stream())
+        del held
+        return tuple([results[k] for k in self._returned])
+
+    def _point(self, tensors: Sequence[Any], slots: tuple[Slot, ...]) -> list[Any]:
+        """Write the tensors' pointers into the table.  Of each: None, or the copy that stands for it."""
+        copies: list[Any] = []
+        device, table = self.device, self._table
+        for x, slot in zip(tensors, slots, strict=True):
+            place, _, shape, _, dtype = slot
+            try:
+                fits = (x.dtype is dtype and x.shape == shape and x.device == device and x.is_contiguous()
+                        and not (pointer := x.data_ptr()) % VECTOR)
+            except AttributeError:
+                fits = False
+            if fits:
+                copies.append(None)
+            else:
+                copies.append(accept(x, slot, device))
+                pointer = copies[-1].data_ptr()
+            table[place] = pointer
+        return copies
+
+    def _launch(self, driver: Driver, stream: int) -> None:
+        """Do the launches on what the table names: one by one, or as a graph where the same has been asked before."""
+        if len(self._launches) > 1 and not driver.capturing(stream):
+            asked = bytes(self._table)
+            if graph := self._graphs.get(asked):
+                return driver.replay(graph, stream)
+            if asked in self._graphs:
+                self._graphs[asked] = driver.graph(self._launches)
+            elif len(self._graphs) < GRAPHS:
+                self._graphs[asked] = None
+        launch = driver.launch
+        for function, grid, block, shared_bytes, pointers in self._launches:
+            launch(function, grid, block, shared_bytes, stream, pointers)
 
     def poisoned(self) -> tuple[Any, ...]:
         """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike."""
@@ -139,6 +173,21 @@ class Executable:
         torch, device = self._torch, self.device
         fill = [float("nan") if s.dtype.is_floating_point else -1 for s in self._outputs]
         return tuple(torch.full(s.shape, v, dtype=s.dtype, device=device) for s, v in zip(self._outputs, fill, strict=True))
+
+
+def allocator(device: Any) -> Callable[[Any, tuple[int, ...], Any], Any]:
+    """Uninitialised tensors of a shape, strides and dtype on a device, by the quickest way that torch has."""
+    import torch
+
+    quick = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+    if quick is None or device.type != "cuda":
+        return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+    def allocate(shape: Any, strides: tuple[int, ...], dtype: Any) -> Any:
+        if torch._C._cuda_getDevice() == device.index:
+            return quick(shape, strides, dtype)
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    return allocate
 
 
 def accept(x: Any, slot: Slot, device: Any) -> Any:

@@ -116,11 +116,13 @@ class Plan:
 
 
 def _map_fields(m: TensorMap) -> dict[str, Any]:
-    return {"name": m.name, "buffer": m.buffer, "element": m.element.name, "shape": list(m.shape), "box": list(m.box), "swizzle": m.swizzle}
+    return {"name": m.name, "buffer": m.buffer, "element": m.element.name, "shape": list(m.shape), "box": list(m.box), "swizzle": m.swizzle,
+            "start": m.start, "pitches": list(m.pitches)}
 
 
 def _map(x: dict[str, Any]) -> TensorMap:
-    return TensorMap(**x | {"element": dt.named(x["element"]), "shape": tuple(x["shape"]), "box": tuple(x["box"])})
+    return TensorMap(**x | {"element": dt.named(x["element"]), "shape": tuple(x["shape"]), "box": tuple(x["box"]),
+                            "pitches": tuple(x.get("pitches", ()))})
 
 
 def verify(plan: Plan) -> None:
@@ -139,7 +141,7 @@ def verify(plan: Plan) -> None:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} reads or writes {', '.join(unknown)}, which no buffer is")
         for m in x.maps:
             of = plan.buffer(m.buffer)
-            if m.buffer not in x.arguments or of.element is not m.element or prod(of.shape) < prod(m.shape):
+            if m.buffer not in x.arguments or of.element is not m.element or prod(of.shape) < m.reach:
                 raise IRError(f"plan {plan.name}: launch of {x.kernel} maps {m.buffer} as {m.element}{list(m.shape)}; "
                               f"it is {of.element}{list(of.shape)}, and has to be an argument too")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:

@@ -36,10 +36,7 @@ class HostMap:
         self.address = -(-start // ALIGNMENT) * ALIGNMENT
         self.tensor, self._pointer, self._made = tensor, 0, dict[int, bytes]()
         # the driver counts dimensions from the innermost one, and strides in bytes from the second
-        shape, item = tensor.shape[::-1], tensor.element.bytes
-        strides = [item]
-        for n in shape[:-1]:
-            strides.append(strides[-1] * n)
+        shape, strides = tensor.shape[::-1], [n * tensor.element.bytes for n in tensor.strides[::-1]]
         rank = len(shape)
         self._extents, self._strides = (ctypes.c_uint64 * rank)(*shape), (ctypes.c_uint64 * max(1, rank - 1))(*strides[1:])
         self._box, self._steps = (ctypes.c_uint32 * rank)(*tensor.box[::-1]), (ctypes.c_uint32 * rank)(*[1] * rank)
@@ -57,7 +54,8 @@ class HostMap:
 
     def _make(self, pointer: int) -> bytes:
         status = library().cuTensorMapEncodeTiled(
-            ctypes.c_void_p(self.address), _TYPES[self.tensor.element.name], len(self._extents), ctypes.c_void_p(pointer), self._extents,
+            ctypes.c_void_p(self.address), _TYPES[self.tensor.element.name], len(self._extents),
+            ctypes.c_void_p(pointer + self.tensor.start * self.tensor.element.bytes), self._extents,
             self._strides, self._box, self._steps, 0, _SWIZZLES[self.tensor.swizzle], _PROMOTION, 0)
         if status:
             raise EmmyError(f"CUDA cannot describe {self.tensor.buffer} ({self.tensor.element}{list(self.tensor.shape)}) in tiles "

@@ -307,9 +307,11 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     staging = staged * (1 if plain(census, schedule.columns) else 10)
     work = 16 * products / 2048 + staging + 2 * census.slots(kernel.results, *kernel.outer)
     flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
+    # a block's place is free when its results are written
+    leaving = (2 + 0.3 * folds * fm * fn) * min(1.0, blocks / 256)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
                     48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
-                    2 + 0.08 * 4 * folds * fm * fn + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
+                    leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
 
 
 def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from emmy.egraph import provenance
 from emmy.egraph.canonical import smallest
 from emmy.egraph.problem import Outlined, problem
 from emmy.egraph.terms import Region, Term
@@ -13,12 +14,15 @@ from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value
 from emmy.ir.loop_text import Writer
 from emmy.view.layout import order
-from emmy.view.provenance import MadeBy, made_by
 from extract import hardware, partition
 from extract.hardware import Hardware
 
 if TYPE_CHECKING:
     from emmy.pipeline import Program
+
+
+MadeBy = Mapping[tuple[int, Term], tuple[str, ...]]
+"""The names of the rules that made a member of a class, by (class, member); what the program says itself is left out."""
 
 
 class Member(NamedTuple):
@@ -90,14 +94,17 @@ class Operand(Value):
         return self.element
 
 
-def of_program(program: Program, title: str) -> Picture:
-    """The picture of a compiled program."""
-    choice = program.choice
-    gpu = hardware.for_target(program.target)
-    kernels = tuple(Kernel(made.name, str(made.schedule.row) if made.schedule else "", choice.scheduled[made.name].seconds,
-                           k.writes, k.roots, tuple(sorted({m.tensor for _, m in k.body if m.tensor})))
-                    for made, k in zip(choice.program.kernels, choice.kernels, strict=True))
-    return picture(choice.outlined, choice.kernels, kernels, gpu, made_by(program), title, (program.math, program.target))
+def of_program(program: Program, title: str, stretch: int = 0) -> Picture:
+    """The picture of one of the distinct stretches of a compiled program, with the kernels of one of its uses."""
+    one, gpu = program.choice.extracted[stretch], hardware.for_target(program.target)
+    scheduled = {s.identity: s for s in program.choice.scheduled.values()}
+    kernels: list[Kernel] = []
+    for call, k in zip(one.calls, one.kernels, strict=True):
+        made, seconds = scheduled[call.identity].kernel, scheduled[call.identity].seconds
+        reads = tuple(sorted({m.tensor for _, m in k.body if m.tensor}))
+        kernels.append(Kernel(made.name, str(made.schedule.row) if made.schedule else "", seconds, k.writes, k.roots, reads))
+    made_by = provenance.made_by(one.outlined.region) if program.traced else {}
+    return picture(one.outlined, one.kernels, tuple(kernels), gpu, made_by, title, (program.math, program.target))
 
 
 def picture(outlined: Outlined, extracted: Sequence[partition.Kernel], kernels: tuple[Kernel, ...], gpu: Hardware, made: MadeBy,

@@ -18,6 +18,11 @@ def test_fixpoint_counts(golden: Callable[[str, str], None], name: str) -> None:
     golden(f"saturation/{name}.txt", saturation.fixpoint(saturation.PROGRAMS[name]()))
 
 
+@pytest.mark.parametrize("name", saturation.COUNTED)
+def test_rewriting_comes_to_a_fixpoint(name: str) -> None:
+    assert all(runner.settled for runner in saturation.run(saturation.PROGRAMS[name]()))
+
+
 def test_counts_are_those_of_the_programs_there_are() -> None:
     assert saturation.FOLDER == GOLDEN / "saturation"
     assert sorted(path.stem for path in saturation.FOLDER.glob("*.txt")) == sorted(saturation.COUNTED)

@@ -101,18 +101,21 @@ def named(name: str) -> list[Kernel]:
 def test_tiles_lie_as_their_map_says(kernel: Kernel) -> None:
     found, tile = probed(kernel), kernel.maps[0]
     item, span = tile.element.bytes, tile.swizzle
-    (copy,) = (s for s in walk(kernel.body) if isinstance(s, CopyTile))
-    corner = [int(e.value) for e in copy.coordinates]  # type: ignore[attr-defined]
+    begin, to = ([int(e.value) for e in s.coordinates] for s in walk(kernel.body)  # type: ignore[attr-defined]
+                 if isinstance(s, CopyTile | StoreTile))
     a, c = (found[name].reshape(tile.shape) for name in "ac")
     wanted = np.zeros(tile.shape)
-    for k, inside in enumerate(np.ndindex(*tile.box)):
+
+    def place(corner: list[int], inside: tuple[int, ...]) -> tuple[int, ...] | None:
         at = tuple(x + y for x, y in zip(corner, inside, strict=True))
-        there = all(0 <= x < n for x, n in zip(at, tile.shape, strict=True))
-        if there:
-            wanted[at] = a[at]
+        return at if all(0 <= x < n for x, n in zip(at, tile.shape, strict=True)) else None
+    for k, inside in enumerate(np.ndindex(*tile.box)):
+        value = a[at] if (at := place(begin, inside)) else 0
+        if there := place(to, inside):
+            wanted[there] = value
         byte = k * item
         byte ^= (byte >> 7 & {0: 0, 32: 1, 64: 3, 128: 7}[span]) << 4
-        assert found["raw"][byte // item] == (a[at] if there else 0)
+        assert found["raw"][byte // item] == value
     np.testing.assert_array_equal(c, wanted)
 
 
@@ -264,6 +267,7 @@ def test_copies_keep_others_away() -> None:
     fails("race", "copy is under way", *MADE, If(T == 0, (EXPECT, COPY)), write)
     fails("fence", "no fence_async since", *MADE, write, Barrier(), If(T == 0, (EXPECT, COPY)))
     fails("unfinished", "ends while copies are on their way", *MADE, If(T == 0, (EXPECT, COPY)))
+    fails("alignment", "element 4 of its innermost dimension", *MADE, If(T == 0, (COPY.replace(coordinates=(ZERO, T + 4)),)))
     fails("bounds", "elements 6144 to 10239 of tile", *MADE, If(T == 0, (COPY.replace(index=int32(6144)),)))
     fails("alignment", "multiple of 1024 bytes", *MADE, If(T == 0, (COPY.replace(index=T + 64),)))
     bulk = CopyBulk("tile", ZERO, "a", ZERO, 8, "full", ZERO)
@@ -356,6 +360,7 @@ def test_sums_are_the_products_until_waited_for() -> None:
 def test_stores_need_fences_and_waits() -> None:
     write = StoreShared("tile", T, const(dt.bf16, 1))
     asked = (StoreTile("map_c", (ZERO, ZERO), "tile", ZERO), CommitStores())
+    fails("bounds", r"a store of a tile of map_c at \(-1, 0\)", *FETCH, If(T == 0, (asked[0].replace(coordinates=(int32(-1), ZERO)),)))
     fails("race", "while a store or product reads it", *FETCH, If(T == 0, asked), write)
     fails("race", "read by warp 0", *FETCH, If(T == 0, (*asked, WaitStores(0, True))), write)
     run(*FETCH, If(T == 0, (*asked, WaitStores(0, True))), Barrier(), write)

@@ -46,11 +46,14 @@ def test_gpu_agrees_with_the_simulator(kernel: Kernel, tmp_path: Path) -> None:
     cupy = pytest.importorskip("cupy")
     if not cupy.cuda.is_available():
         pytest.skip("no CUDA device")
-    if any(s.asynchronous for s in walk(kernel.body)) and cupy.cuda.Device().compute_capability != "90":
+    hopper = any(s.asynchronous for s in walk(kernel.body))
+    if hopper and cupy.cuda.Device().compute_capability != "90":
         pytest.skip("the kernel is for sm_90a")
     random = np.random.default_rng(0)
     given = {p.name: (random.standard_normal(p.length) * 3).astype(p.element.numpy) for p in kernel.parameters}
     for a in given.values():
+        if hopper:
+            a[:] = np.rint(a.astype(np.float32))    # sums of products of small integers are exact in any order
         a[a == 0] = 1  # what an integer divided by zero is, C does not say
     expected = {name: a.copy() for name, a in given.items()}
     simulate(kernel, expected, poison=kernel not in PROBES)

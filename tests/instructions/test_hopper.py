@@ -77,6 +77,7 @@ def test_what_the_rules_below_change_is_right() -> None:
     (COPY.replace(target="floats"), "floats of f32"),
     (COPY.replace(coordinates=(ZERO,)), "1 coordinates in map_a, whose tensor has 2 dimensions"),
     (COPY.replace(coordinates=(ZERO, const(dt.i64, 0))), "is i64, not i32"),
+    (COPY.replace(coordinates=(ZERO, int32(4))), "at element 4 of its innermost dimension"),
     (COPY.replace(index=int32(64)), "a tile of map_a at element 64 of tile"),
     (COPY.replace(map="a"), "a is not a TensorMap of the kernel"),
     (COPY.replace(map="map_c"), "map_c describes a buffer that the kernel writes"),
@@ -118,7 +119,9 @@ def test_rules(statement: Stmt, message: str) -> None:
     ({"shape": (64,)}, "1 to 5 extents each"), ({"box": (64, 257)}, "those of a tile up to 256"), ({"box": (64, 0)}, "up to 256"),
     ({"box": (64, 128)}, "rows of 256 bytes, swizzled by 128"), ({"box": (64, 32)}, "rows of 64 bytes, swizzled by 128"),
     ({"swizzle": 48}, "swizzled by 48"), ({"box": (64, 4), "swizzle": 0}, "multiples of 16"),
-    ({"shape": (64, 60)}, "multiples of 16"),
+    ({"shape": (64, 60)}, "multiples of 16"), ({"start": 4}, "multiples of 16"), ({"pitches": (68, 1)}, "multiples of 16"),
+    ({"pitches": (64, 2)}, "contiguous along its last"), ({"pitches": (64,)}, "contiguous along its last"),
+    ({"start": -8}, "contiguous along its last"),
 ])
 def test_rules_of_maps(change: dict[str, object], message: str) -> None:
     with pytest.raises(IRError, match=message):

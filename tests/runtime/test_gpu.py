@@ -57,6 +57,17 @@ def test_results_on_any_stream(run):
     assert right(outputs, x)
 
 
+def test_the_same_tensors_again(run):
+    x = torch.randn(3, 5, device="cuda")
+    out = tuple(torch.empty_like(x) for _ in range(2))
+    for _ in range(4):
+        x += 1
+        run(x, out=out)
+        assert right(out, x)
+    y = torch.randn(3, 5, device="cuda")
+    assert right(run(y), y) and right(run(x, out=out), x)
+
+
 def test_a_fresh_thread(run):
     x, found = torch.randn(3, 5, device="cuda"), []
     thread = threading.Thread(target=lambda: found.append(right(run(x), x)))

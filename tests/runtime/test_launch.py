@@ -11,7 +11,7 @@ import torch
 
 from emmy.errors import EmmyError
 from emmy.ir.dtype import bf16
-from emmy.runtime.driver import load_driver
+from emmy.runtime.driver import Pointers, load_driver
 from emmy.runtime.launch import Executable, cuda_device
 from tests.runtime.programs import two_kernels
 
@@ -23,6 +23,7 @@ class HostDriver:
 
     def __init__(self, size=15):
         self.size, self.calls, self.allowed, self.entered = size, [], {}, False
+        self.captures, self.replays = False, 0
 
     def function(self, name, shared_bytes):
         self.allowed[name] = shared_bytes
@@ -42,6 +43,21 @@ class HostDriver:
         else:
             b[:], c[:] = a * a, a
         self.calls.append((function, grid, block, shared_bytes, stream))
+
+    def capturing(self, stream):
+        return self.captures
+
+    def graph(self, launches):
+        """Copies of the pointers, as CUDA copies parameters when it captures."""
+        def fixed(pointers):
+            table = (ctypes.c_uint64 * 3)(*pointers.values)
+            return Pointers(table, (0, 1, 2))
+        return [(*launched[:4], fixed(launched[4])) for launched in launches]
+
+    def replay(self, graph, stream):
+        self.replays += 1
+        for function, grid, block, shared_bytes, pointers in graph:
+            self.launch(function, grid, block, shared_bytes, stream, pointers)
 
     def __enter__(self):
         self.entered = True
@@ -81,6 +97,23 @@ def test_outputs_into_given_tensors(program):
     for out, message in [((y,), "2 outputs"), ((y, torch.empty(5, 3).t()), "not contiguous"), ((y, torch.empty(4)), "'z' has shape")]:
         with pytest.raises(EmmyError, match=message):
             run(x, out=out)
+
+
+def test_launches_on_the_same_tensors_again_are_one_graph(program):
+    run, w = program
+    x, y, z = torch.randn(3, 5), torch.empty(3, 5), torch.empty(3, 5)
+    for k in range(5):
+        x += 1
+        run(x, out=(y, z))
+        assert torch.equal(z, x + w) and torch.equal(y, z * z)
+        assert run._driver.replays == max(0, k - 1)
+    other, first = torch.randn(3, 5), z.clone()
+    result = torch.empty(3, 5)
+    run(other, out=(y, result))
+    assert run._driver.replays == 3 and torch.equal(result, other + w) and torch.equal(z, first)
+    run._driver.captures = True
+    run(x, out=(y, z))
+    assert run._driver.replays == 3, "a stream that captures takes launches, not graphs"
 
 
 def test_a_weight_on_the_device_is_not_copied():

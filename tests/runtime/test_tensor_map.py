@@ -51,6 +51,8 @@ def test_the_driver_counts_from_the_innermost_dimension(library):
     assert library.calls == [(9, 3, 4096, [64, 40, 3], [128, 5120], [64, 32, 1], [1, 1, 1], 0, 3, 2, 0)]
     HostMap(TensorMap("m", "x", dt.f32, (100,), (16,), 0)).point(16)
     assert library.calls[-1] == (7, 1, 16, [100], [0], [16], [1], 0, 0, 2, 0)
+    HostMap(TENSOR.replace(start=8, pitches=(6400, 128, 1))).point(4096)
+    assert library.calls[-1] == (9, 3, 4112, [64, 40, 3], [256, 12800], [64, 32, 1], [1, 1, 1], 0, 3, 2, 0)
 
 
 def test_maps_of_addresses_that_return_are_kept(library):

@@ -6,8 +6,7 @@ import re
 from functools import cache
 
 from emmy.pipeline import Program, compile_snippet
-from emmy.view.picture import EClass, Picture, of_program, picture
-from emmy.view.provenance import MadeBy
+from emmy.view.picture import EClass, MadeBy, Picture, of_program, picture
 from extract import hardware
 
 CHAIN = "a, b, c = torch.randn(64, 256), torch.randn(256, 64), torch.randn(64, 256); (a @ b) @ c"

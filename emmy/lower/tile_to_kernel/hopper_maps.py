@@ -1,14 +1,13 @@
 """Operands and results as tensor maps see them: boxes of a tensor that one instruction moves to or from shared memory.
 
-A map has up to five dimensions, row-major; the innermost is contiguous and a multiple of 16 bytes long.  A box that reaches beyond a
-dimension's end is filled with zeros as it is read, and clipped as it is written.
+A map has up to five dimensions; the innermost is contiguous, the others are multiples of 16 bytes apart, and so is where it begins.  A box
+that reaches beyond a dimension's end is filled with zeros as it is read, and clipped as it is written.
 (CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "Tensors".)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -35,13 +34,14 @@ class Dimension(NamedTuple):
 
 
 class View(NamedTuple):
-    """A tensor of halves as its dimensions: two sides that boxes run along, their innermost dimensions first, and a batch.
+    """A tensor of halves, from element `start` on, as its dimensions: two sides that boxes run along, innermost ones first, and a batch.
 
     Of an operand `deep` is the folded axis and `side` its rows or columns; of a result they are its columns and its rows."""
 
     deep: tuple[Dimension, ...]
     side: tuple[Dimension, ...]
     batch: tuple[Dimension, ...]
+    start: int = 0
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -72,9 +72,10 @@ class View(NamedTuple):
 
     def map(self, name: str, tensor: tile.Tensor, deep: int, side: int, swizzle: int = 128) -> TensorMap:
         """The map whose boxes have so many elements along `deep` and `side`."""
-        extents = {self.deep[0]: deep, self.side[0]: side}
-        return TensorMap(name, tensor.name, tensor.element, tuple(d.extent for d in self.dimensions),
-                         tuple(extents.get(d, 1) for d in self.dimensions), swizzle)
+        boxes, shape = {self.deep[0]: deep, self.side[0]: side}, tuple(d.extent for d in self.dimensions)
+        pitches, dense = tuple(d.stride for d in self.dimensions), tuple(prod(shape[k + 1:]) for k in range(len(shape)))
+        return TensorMap(name, tensor.name, tensor.element, shape, tuple(boxes.get(d, 1) for d in self.dimensions), swizzle, self.start,
+                         () if pitches == dense else pitches)
 
     def coordinates(self, scope: Emitter, deep: Expr, side: Expr) -> tuple[Expr, ...]:
         """Where the box begins at an element of `deep` and a position of `side`, at the scope's point of the batch."""
@@ -109,6 +110,13 @@ def result(tensor: tile.Tensor, axes: tuple[int, ...], rows: Iterable[int], colu
     return view if view is not None and view.by_depth and even(view.deep) else None
 
 
+def in_lines(tensor: tile.Tensor, axes: tuple[int, ...], columns: Iterable[int], extents: Mapping[int, int]) -> bool:
+    """Whether halves stored at every point of `axes` have neighbours of `columns` next to each other."""
+    terms, _ = affine(ix.flatten(tuple(map(Ax, axes)), tensor.shape))
+    side = _merged(tuple(columns), {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}, extents)
+    return tensor.element.bytes == 2 and (not side or side[0].stride == 1)
+
+
 def even(side: tuple[Dimension, ...]) -> bool:
     """Whether no line of 64 positions crosses an inner end."""
     return all(d.extent % LINE == 0 for d in side[:-1])
@@ -119,19 +127,18 @@ def _view(tensor: tile.Tensor, point: tuple[Ix, ...], deep: Iterable[int], side:
     terms, constant = affine(ix.flatten(point, tensor.shape))
     shared = [leaf for leaf in terms if not isinstance(leaf, Ax)]
     known = all(isinstance(leaf, ix.IxDiv | ix.IxMod) and axes_of(leaf) <= {*batch} for leaf in shared)
-    if constant or not known or tensor.element.bytes != 2 or prod(tensor.shape) >= 1 << 31:
+    if constant % 8 or not known or tensor.element.bytes != 2:
         return None
     strides = {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}
     first, second, third = (_merged(tuple(group), strides, extents) for group in (deep, side, batch))
     if not first or any(d.stride == 0 for d in (*first, *second)):
         return None
-    second = second or (Dimension(tuple(side), 1, first[-1].extent * first[-1].stride),)
+    second = second or (Dimension(tuple(side), 1, -(-first[-1].extent * first[-1].stride // 8) * 8),)
     third += tuple(Dimension((), ix.upper(x, lambda leaf: extents[leaf.a] if isinstance(leaf, Ax) else 1) + 1, terms[x], x) for x in shared)
-    view = View(first, second, tuple(d for d in third if d.stride))
-    dimensions = view.dimensions
-    whole = all(a.stride == b.extent * b.stride for a, b in pairwise(dimensions))
-    aligned = dimensions[-1].stride == 1 and dimensions[-1].extent % 8 == 0
-    return view if whole and aligned and len(dimensions) <= 5 and even(second) else None
+    view = View(first, second, tuple(d for d in third if d.stride), constant)
+    *others, innermost = view.dimensions
+    aligned = innermost.stride == 1 and all(d.stride > 0 and d.stride % 8 == 0 for d in others)
+    return view if aligned and len(others) < 5 and even(second) else None
 
 
 def _merged(axes: tuple[int, ...], strides: Mapping[int, int], extents: Mapping[int, int]) -> tuple[Dimension, ...]:

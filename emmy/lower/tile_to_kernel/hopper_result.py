@@ -18,6 +18,7 @@ from emmy.instructions import (
     FenceAsync,
     For,
     If,
+    LoadShared,
     LoadSharedVector,
     NamedBarrier,
     SetElement,
@@ -52,15 +53,18 @@ class GroupRows(RowFragments):
 
 
 class Stored:
-    """A result and how it is stored: through `buffer` in boxes of `map`, as `view` has it, or by each thread where these are missing."""
+    """A result and how it is stored: if `boxed`, through boxes of `buffer`, which `map` has where there is a `view`; else by each
+    thread."""
 
     def __init__(self, scope: Emitter, tensor: tile.Tensor, value: Value, schedule: tile.Schedule, groups: int, width: int):
         kernel, self.tensor, self.value = scope.kernel, tensor, value
         view = maps.result(tensor, kernel.outer, schedule.rows, schedule.columns, schedule.batch, kernel.extents)
         self.columns = next((n for n in (64, 32, 16) if width % n == 0), 0)     # of a box
         self.view = view if self.columns else None
-        if self.view is not None:
+        self.boxed = self.columns > 0 and maps.in_lines(tensor, kernel.outer, schedule.columns, kernel.extents)
+        if self.boxed:
             self.buffer = SharedBuffer(scope.name("out"), tensor.element, groups * 2 * BOX * self.columns, 1024)
+        if self.view is not None:
             self.map = self.view.map(scope.name("map"), tensor, self.columns, BOX, self.columns * tensor.element.bytes)
 
 
@@ -80,14 +84,15 @@ class Result:
                  sums: Mapping[Value, Held]):
         self.kernel, self.schedule, self.groups, self.tiles, self.width, self.sums = kernel, schedule, groups, tiles, width, sums
         self.stored = [Stored(scope, t, v, schedule, groups, width) for t, v in zip(kernel.outputs, kernel.results, strict=True)]
-        self.boxed = [x for x in self.stored if x.view is not None]
+        self.boxed = [x for x in self.stored if x.boxed]
+        self.mapped = [x for x in self.boxed if x.view is not None]
         kept = parts_of(scope.free, kernel.results, schedule.columns, schedule.rows, sums.keys())
         self.kept = [v for v in kept if v.dtype is dt.f32]
         self.values = SharedBuffer(scope.name("columns"), dt.f32, groups * len(self.kept) * width)
 
     @property
     def maps(self) -> tuple[TensorMap, ...]:
-        return tuple(x.map for x in self.boxed)
+        return tuple(x.map for x in self.mapped)
 
     @property
     def shared(self) -> tuple[SharedBuffer, ...]:
@@ -157,12 +162,12 @@ class Result:
         return names
 
     def boxes(self, scope: Emitter, i: Expr, lines: list[Line]) -> None:
-        """Boxes of some columns: a place that the store before last has left, its lines written as matrices, one thread that stores it."""
+        """Boxes of some columns: a place that the box before last has left, its lines written as matrices, one thread that stores it."""
         assert self.turn is not None
         wide = self.boxed[0].columns
         piece, q = Var(scope.name("piece"), dt.i32), Var(scope.name("q"), dt.i32)
         body = scope.child()
-        body.emit(If(self.thread == 0, (WaitStores(1, True),)), self.meet())
+        body.emit(*([If(self.thread == 0, (WaitStores(1, True),))] if self.mapped else []), self.meet())
         box = body.let("box", (self.group * 2 + self.turn) * (BOX * wide))
         inner = body.child()
         values = self.arrays(inner, 8)
@@ -170,16 +175,35 @@ class Result:
             self.fragment(inner, (piece * (wide // 16) + q) * 2 + p, lines, values, p * 4)
         line = (self.warp * 16 + self.lane % 16) * wide + (q * 16 + self.lane // 16 * 8)
         inner.emit(*(StoreMatrices(x.buffer.name, box + swizzled(line, x.tensor.element, 2 * wide), array, int32(0), 8)
-                     for x, array in zip(self.stored, values, strict=True) if x.view is not None))
-        body.emit(counted(q, wide // 16, inner), FenceAsync(), self.meet())
-        one = body.child()
+                     for x, array in zip(self.stored, values, strict=True) if x.boxed))
+        body.emit(counted(q, wide // 16, inner), *([FenceAsync()] if self.mapped else []), self.meet())
         row = self.row + (self.group * (64 * self.tiles) + i * 64)
-        for x in self.boxed:
+        one = body.child()
+        for x in self.mapped:
             assert x.view is not None
             one.emit(StoreTile(x.map.name, x.view.coordinates(one, self.column + piece * wide, row), x.buffer.name, box))
-        one.emit(CommitStores())
-        body.emit(If(self.thread == 0, tuple(one.body)), Assign(self.turn, self.turn ^ 1))
+        if self.mapped:
+            body.emit(If(self.thread == 0, (*one.body, CommitStores())))
+        for x in self.boxed:
+            if x.view is None:
+                self.lines(body, x, box, row, self.column + piece * wide)
+        body.emit(Assign(self.turn, self.turn ^ 1))
         scope.emit(counted(piece, self.width // wide, body))
+
+    def lines(self, scope: Emitter, x: Stored, box: Expr, row: Expr, column: Expr) -> None:
+        """Each warp writes 16 lines of a box, neighbours along a line at once."""
+        k = Var(scope.name("k"), dt.i32)
+        body = scope.child()
+        at = body.let("at", k * 32 + self.lane)
+        down, across = self.warp * 16 + at // x.columns, at % x.columns
+        cell, line, place = body.child(), body.let("p", row + down), body.let("p", column + across)
+        cell.place(self.rows.axes, cell.whole(line))
+        cell.place(self.columns.axes, cell.whole(place))
+        value = Var(cell.name("v"), x.tensor.element.compute)
+        cell.emit(LoadShared(value, x.buffer.name, box + swizzled(down * x.columns + across, x.tensor.element, 2 * x.columns)),
+                  StoreGlobal(x.tensor.name, cell.output_offset(), value))
+        body.emit(*under(both(self.rows.inside(line), self.columns.inside(place)), cell.body))
+        scope.emit(counted(k, x.columns // 2, body))
 
     def fragment(self, scope: Emitter, j: Expr, lines: list[Line], into: list[str], first: int) -> None:
         """The results at a lane's two rows and its two columns of the j-th 8, as elements of `into` from `first` on; written, where
@@ -212,7 +236,7 @@ class Result:
             cell.emit(counted(e, 2, each))
             scope.emit(*cell.body)
             for x, array in zip(self.stored, into, strict=True):
-                if x.view is None:
+                if not x.boxed:
                     self.write(scope, x, line, column, array, first + 2 * h, pairs and last == self.kernel.outer[-1])
 
     def write(self, scope: Emitter, x: Stored, line: Line, column: Expr, array: str, first: int, together: bool) -> None:
@@ -228,5 +252,5 @@ class Result:
 
     def end(self, scope: Emitter) -> None:
         """Shared memory stays until its last box has been read."""
-        if self.boxed:
+        if self.mapped:
             scope.emit(If(self.thread == 0, (WaitStores(0, True),)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 
 from emmy.ir import index as ix
 from emmy.ir.index import Ix, IxConst, Pos
@@ -191,19 +192,19 @@ def _stack(out: Type, xs: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def pad(x: Tensor, before: Sequence[int], shape: Shape, value: Number) -> Tensor:
     """`x` inside a tensor of `shape` of `value`, its corner at `before` (a negative entry crops)."""
-    inside: Tensor | None = None
+    both = partial(reduce, partial(apply, "and"))
+    inside: list[Tensor] = []       # a condition of each dimension
     at: list[Ix] = []
     for k, (n, low) in enumerate(zip(x.shape, before, strict=True)):
         at.append(ix.mod(ix.add(Pos(k), IxConst(-low % max(n, 1))), max(n, 1)))
         place = position(shape, k)
         bounds = [apply("le", constant(place.dtype, low), place)] if low > 0 else []
         bounds += [apply("lt", place, low + n)] if low + n < shape[k] else []
-        for bound in bounds:
-            inside = bound if inside is None else apply("and", inside, bound)
+        inside += [both(bounds)] if bounds else []
     if x.size == 0:
         return broadcast(constant(x.dtype, value), shape)
     moved = remap(x, shape, at)
-    return moved if inside is None else select(inside, moved, constant(x.dtype, value))
+    return select(both(inside), moved, constant(x.dtype, value)) if inside else moved
 
 
 @lowers("aten.constant_pad_nd.default", "aten.pad.default")

@@ -10,12 +10,14 @@ from scipy.special import erf
 
 from emmy.egraph.schedule import schedules
 from emmy.errors import EmmyError
-from emmy.instructions import StoreTile
+from emmy.instructions import StoreMatrices, StoreTile
 from emmy.ir import dtype as dt
-from emmy.ir import kernel_ir
+from emmy.ir import index as ix
+from emmy.ir import kernel_ir, kernel_text
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
+from emmy.ir.index import Ax
 from emmy.ir.node import IRError
 from emmy.lower import loop_to_tile
 from emmy.lower.kernel_to_cuda import emit_module
@@ -39,8 +41,12 @@ def lowered(k: tile.Kernel, row: str) -> kernel_ir.Kernel:
 
 
 def boxes(k: kernel_ir.Kernel) -> bool:
-    """Whether results leave in boxes."""
+    """Whether results leave in boxes that maps have; else, if they are halves, line by line."""
     return any(isinstance(s, StoreTile) for s in kernel_ir.walk(k.body))
+
+
+def lines(k: kernel_ir.Kernel) -> bool:
+    return any(isinstance(s, StoreMatrices) for s in kernel_ir.walk(k.body)) and not boxes(k)
 
 
 @pytest.mark.parametrize("row", [SMALL, PAIR, TALL])
@@ -58,7 +64,7 @@ def test_tails(sizes: tuple[int, int, int]) -> None:
         k = matmul(*sizes, right=True, element=dt.bf16)
         x, form = wide(k), lowered(k, row)
         close(run(k, form, random(k)), x["a"] @ x["b"].T, HALF)
-        assert boxes(form) == (sizes[1] % 8 == 0)
+        assert boxes(form) == (sizes[1] % 8 == 0) and lines(form) == (sizes[1] % 8 > 0)
 
 
 @pytest.mark.parametrize("row", [SMALL, NARROW, PAIR, TALL, THREE, SMALL.replace("n64", "n24"), PAIR.replace("n128", "n112")])
@@ -134,8 +140,23 @@ def test_batches_and_several_axes_on_a_side() -> None:
     assert boxes(form)
 
 
+def test_parts_of_tensors() -> None:
+    """Operands that begin inside a tensor, lie in lines longer than they are, or share a tensor."""
+    t = tensors(dt.bf16, x=(40, 3, 72), w=(2 * 72, 80))
+    gate, up = (total(2, op("mul", load(t, "x", 0, ix.IxConst(1), 2), load(t, "w", ix.IxAdd(Ax(1), ix.IxConst(n)), 2))) for n in (0, 72))
+    made = kernel(op("mul", gate, up), (0, 1), {0: 40, 1: 72, 2: 68}, t)
+    x, form = wide(made), lowered(made, SMALL)
+    y = x["x"][:, 1, :68] @ x["w"][:, :68].T
+    close(run(made, form, random(made)), y[:, :72] * y[:, 72:], 1e-5)
+    assert {(m.start, m.pitches) for m in form.maps} == {(72, (216, 1)), (0, (80, 1)), (72 * 80, (80, 1))}
+    assert rows(made) and kernel_text.parse(kernel_text.show(form)) is form
+    off = kernel(total(2, op("mul", load(t, "x", 0, ix.IxConst(1), ix.IxAdd(Ax(2), ix.IxConst(4))), load(t, "w", 1, 2))), (0, 1),
+                 {0: 40, 1: 72, 2: 68}, t)
+    assert not rows(off)        # it begins at 8 bytes
+
+
 def test_what_no_map_has_is_an_error() -> None:
-    for sizes in ((8, 8, 12), (8, 8, 1)):
+    for sizes in ((8, 8, 12), (8, 8, 1)):       # lines that are no multiples of 16 bytes; nothing to fold
         with pytest.raises(IRError, match="no operand that a tensor map has"):
             lowered(matmul(*sizes, right=True, element=dt.bf16), SMALL)
     wrong = ("n64k", "n60k"), ("k64", "k32"), ("d2", "d1"), ("g1x1", "g4x1"), ("g1x1", "g1x2"), ("smem-tma", "smem"), ("gm8", "m8")
