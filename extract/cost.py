@@ -16,6 +16,7 @@ STEP_US = 0.6               # one dependent round of global loads
 JOIN_US = 0.2               # one meeting of the warps of a block
 L1_BYTES = 160 << 10        # of a multiprocessor, for data that its blocks read again
 L1_BYTES_A_CYCLE = 128
+SLOTS_A_CYCLE = 128         # fp32 instructions that a multiprocessor issues
 CLOCK_GHZ = 1.7
 TENSOR_SHARE = 0.6          # of the rate of tensor cores: what instructions of one warp reach
 BULK_SHARE = 1.3            # what those of four warps reach whose operands copy engines bring, before long kernels meet the power limit
@@ -60,6 +61,11 @@ def product_seconds(gpu: Hardware) -> float:
     return 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
 
 
+def slot_seconds(gpu: Hardware) -> float:
+    """What one fp32 instruction takes of the whole GPU at best."""
+    return 1 / (SLOTS_A_CYCLE * gpu.sms * CLOCK_GHZ * 1e9)
+
+
 def seconds(f: Features, gpu: Hardware) -> float:
     """The predicted time of one launch."""
     registers = max(f.registers, 16) * ceil(f.threads / 32) * 32
@@ -75,7 +81,7 @@ def seconds(f: Features, gpu: Hardware) -> float:
     drain = 1 + max(0, f.threads - 256) / 32768                         # a block's place is free when its last warp ends
     memory = max(f.dram_bytes / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight) * drain
     hiding = pow(min(1.0, held * f.threads / 32 / WARPS), 0.3)
-    issue, shared = f.slots / 128, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
+    issue, shared = f.slots / SLOTS_A_CYCLE, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
     tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * f.tensor_share)
     if f.bulk_bytes:            # copies and products wait for no threads, and half the multiprocessors can fill the memory's bandwidth

@@ -101,7 +101,7 @@ class Descent:
             """Tensors that some of `writers` could load and whose own kernel may cost less than what it saves."""
             saves: dict[str, float] = {}
             for w in writers:
-                for t in self.kernels.view(w, kept - {w}).met - live:
+                for t in self.kernels.met(w, kept - {w}) - live:
                     saves[t] = saves.get(t, saved) + gain[w]
             return sorted(t for t, most in saves.items() if least[t] < most)
 

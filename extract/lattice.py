@@ -31,7 +31,7 @@ def tensors(kernels: Kernels) -> list[str]:
     while stack:
         if (w := stack.pop()) not in found:
             found.add(w)
-            stack += kernels.below[w] & kernels.problem.home.keys()
+            stack += kernels.met(w, frozenset()) & kernels.problem.home.keys()
     return sorted(found)
 
 

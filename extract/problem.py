@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import prod
 from typing import NamedTuple
 
 
@@ -10,20 +11,24 @@ class Member(NamedTuple):
     """One way to compute a class.
 
     `parts` are the costs it adds, each by a key under which it is paid once a kernel: (key, seconds, "memory" | "work").
-    `tensor` is what it loads if it is a load; `spelling` orders equal members.
+    `tensor` is what it loads if it is a load; `spelling` orders equal members.  `loop` is the axis that it runs over, if it folds; it
+    `holds` if what is folded inside its loop can be computed for many of its points at once.
     """
 
     spelling: str
     kids: tuple[int, ...]
     parts: tuple[tuple[str, float, str], ...]
     tensor: str = ""
+    loop: int | None = None
+    holds: bool = False
 
 
 class Problem(NamedTuple):
     """`home`: the class a tensor's kernel computes; `traffic`: seconds to write a tensor; `named`: tensors of the program;
     `outputs`: those that must be kept; `inputs`: those that always can be read; `solid`: those that cost more to compute again than to
     read; `launch`: seconds a kernel costs at least; `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds,
-    times its traffic): one launch more for the host, and the room it takes from other data in caches and memory."""
+    times its traffic): one launch more for the host, and the room it takes from other data in caches and memory.  `axes` are those that a
+    class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -34,9 +39,26 @@ class Problem(NamedTuple):
     solid: frozenset[str]
     launch: float
     rent: tuple[float, float] = (0.0, 0.0)
+    axes: Mapping[int, frozenset[int]] = {}
+    extents: Mapping[int, int] = {}
+    step: float = 0.0
+
+    def size(self, axes: Iterable[int]) -> float:
+        """Points of a box."""
+        return prod((self.extents[a] for a in axes), start=1.0)
 
 
-Key = tuple[tuple[str, ...], tuple[tuple[int, Member], ...]]
+class Body(tuple[tuple[int, Member], ...]):
+    """One member a class, in the order of the classes, hashed once."""
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("hash")
+        if known is None:
+            known = self.__dict__["hash"] = super().__hash__()
+        return known
+
+
+Key = tuple[tuple[str, ...], Body]
 """What a kernel writes and its body."""
 
 
@@ -46,7 +68,7 @@ class Kernel(NamedTuple):
 
     writes: tuple[str, ...]
     roots: tuple[int, ...]
-    body: tuple[tuple[int, Member], ...]
+    body: Body
     reads: frozenset[str]
     floor: float
 

@@ -15,7 +15,7 @@ from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.ir.tensor_ir import Input
 from emmy.lower.tensor_to_loop import rename
-from extract.cost import product_seconds
+from extract.cost import product_seconds, slot_seconds
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
@@ -130,7 +130,8 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
         fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
         return *again, (f"class {c}", 0.05 * inner * product / slot if fused else inner, "work")
 
-    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "")
+    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "",
+                               t.axis if t.kind == "Reduce" else None, t.kind in ("Pivot", "Channel"))
                         for t in terms if not t.spelled and not mirrored(t, terms)) for c, terms in outlined.terms.items()}
     traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
@@ -138,24 +139,29 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     cheap = light(outlined)
     solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
     home = {n: k.home for n, k in outlined.kept.items()}
-    return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT)
+    return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
+                   slot_seconds(gpu))
 
 
 def waiting(region: Region) -> dict[int, frozenset[int]]:
     """For each class, the axes that each of its members reduces over: a reduction of it over such an axis is a further pass."""
-    every = frozenset(region.extents)
-    found = {c: every for c in region.terms}
-    changed = True
-    while changed:      # the greatest fixpoint, from above: members that are cyclic rule nothing out
-        changed = False
-        for c, ts in region.terms.items():
-            axes = every
-            for t in ts:
-                if t.kind != "Tensor" and not t.spelled:
-                    own = frozenset() if t.axis is None else frozenset((t.axis,))
-                    axes &= own.union(*(found.get(k, frozenset()) for k in t.kids))
-            if axes != found[c]:
-                found[c], changed = axes, True
+    every, none = frozenset(region.extents), frozenset[int]()
+    members = {c: [t for t in ts if t.kind != "Tensor" and not t.spelled] for c, ts in region.terms.items()}
+    users: dict[int, set[int]] = {}
+    for c, ts in members.items():
+        for t in ts:
+            for k in t.kids:
+                users.setdefault(k, set()).add(c)
+    found = dict.fromkeys(members, every)
+    open_ = list(reversed(members))
+    while open_:      # the greatest fixpoint, from above: members that are cyclic rule nothing out
+        c = open_.pop()
+        axes = every
+        for t in members[c]:
+            axes &= (none if t.axis is None else frozenset((t.axis,))).union(*(found.get(k, none) for k in t.kids))
+        if axes != found[c]:
+            found[c] = axes
+            open_ += users.get(c, ())
     return found
 
 

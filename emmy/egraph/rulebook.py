@@ -15,7 +15,7 @@ from typing import Any
 
 from emmy.egraph.pattern import Patterns
 from emmy.egraph.recording import MATCHED, record
-from emmy.egraph.rulefile import Rule, RuleFile, bindings, check, check_beside, explained, ir_of, parse
+from emmy.egraph.rulefile import PHASES, Rule, RuleFile, bindings, check, check_beside, explained, ir_of, parse
 from emmy.errors import EmmyError
 
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
@@ -98,7 +98,7 @@ class EGraph:
     rule a ruleset of its own, and is then the rule of each."""
 
     def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = (), apart: bool = False, traced: bool = False):
-        self.engine = bindings().EGraph(no_decomp=True)
+        self.ir, self.engine = ir, bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
         self.files: list[tuple[str, str]] = [*rule_files(ir), *extra]
         self.apart: dict[str, str] = {}
@@ -145,6 +145,10 @@ class EGraph:
         runs = [f"(run {s})" for s in self.rulesets_of(phase, classes)]
         return runs[0] if len(runs) == 1 else f"(seq {' '.join(runs)})"
 
+    def saturation(self, classes: Iterable[str]) -> str:
+        """The command that saturates phase after phase of the IR's."""
+        return f"(run-schedule {' '.join(f'(saturate {self.phase(phase, classes)})' for phase in PHASES[self.ir])})"
+
     def rulesets_of(self, phase: str, classes: Iterable[str] = ("exact",)) -> list[str]:
         """All rulesets of a phase and these classes, class by class."""
         return [s for kind in classes for s in self.rulesets if s.startswith(f"{phase}-") and s.endswith(f"-{kind}")]
@@ -188,3 +192,38 @@ def scope(ir: str, extra: Iterable[tuple[str, str]] = ()) -> Iterator[EGraph]:
         yield graph
     finally:
         graph.run("(pop)")
+
+
+class _Kept:
+    """An e-graph of an IR's rules whose tables hold what saturation makes of the rules' own facts, and rules that delete the rows of all
+    other tables."""
+
+    def __init__(self, ir: str, extra: tuple[tuple[str, str], ...], classes: tuple[str, ...]):
+        self.graph, self.free = EGraph(ir, extra), True
+        self.graph.run(self.graph.saturation(classes))
+        self.own = self.graph.sizes()
+        rows = {name: f"({name} {' '.join(f'x{k}' for k in range(len(table.input_sorts)))})"
+                for name, table in self.graph.engine.freeze().functions.items() if not self.own[name]}
+        rules = (f"(rule ((= value {row})) ((delete {row})) :ruleset emptying :name \"empty {name}\")" for name, row in rows.items())
+        self.graph.run("\n".join(["(ruleset emptying)", *rules]))
+
+
+@functools.lru_cache(maxsize=8)
+def _kept(ir: str, extra: tuple[tuple[str, str], ...], classes: tuple[str, ...]) -> _Kept:
+    return _Kept(ir, extra, classes)
+
+
+@contextlib.contextmanager
+def emptied(ir: str, extra: Iterable[tuple[str, str]], classes: tuple[str, ...]) -> Iterator[EGraph]:
+    """Like `scope`, for facts to be saturated by the rules of `classes`: what is added is deleted at the end, which takes a small part of
+    the time that a copy of the graph does.  It is a `scope` while another block uses the graph, and once something was added to a table
+    that holds facts of the rules' own, or a block failed: then not all can be deleted."""
+    kept = _kept(ir, tuple(extra), classes)
+    if not kept.free:
+        with scope(ir, extra) as graph:
+            yield graph
+        return
+    kept.free, kept.graph.fired = False, {}
+    yield kept.graph
+    kept.graph.run("(run-schedule (run emptying))")
+    kept.free = kept.graph.sizes() == kept.own

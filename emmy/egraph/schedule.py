@@ -9,8 +9,7 @@ from math import prod
 from typing import Any
 
 from emmy.egraph.bulk import bulk_facts, twist_facts
-from emmy.egraph.rulebook import EGraph, hardware_rules, math_classes, scope
-from emmy.egraph.rulefile import PHASES
+from emmy.egraph.rulebook import EGraph, emptied, hardware_rules, math_classes, scope
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
@@ -49,10 +48,9 @@ def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = 
 @contextlib.contextmanager
 def saturated(kernel: tile.Kernel, target: str, math: str, pins: tile.Row, extra: Iterable[tuple[str, str]] = ()) -> Iterator[EGraph]:
     """The e-graph of a kernel's forms and rows, until the end of a `with` block."""
-    with scope("tile", [hardware_rules(target), *extra]) as graph:
-        classes = math_classes(math)
-        phases = " ".join(f"(saturate {graph.phase(phase, classes)})" for phase in PHASES["tile"])
-        graph.run("\n".join([*facts(kernel), *options(pins), f"(run-schedule {phases})"]), "<kernel>")
+    rules, classes, added = (hardware_rules(target), *extra), math_classes(math), options(pins)
+    with scope("tile", rules) if added else emptied("tile", rules, classes) as graph:
+        graph.run("\n".join([*facts(kernel), *added, graph.saturation(classes)]), "<kernel>")
         yield graph
 
 

@@ -21,6 +21,8 @@ class _Interned(type):
         return dataclasses.dataclass(frozen=True, eq=False, repr=False)(super().__new__(mcs, name, bases, namespace))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs and (known := _TABLE.get((cls, *zip(map(type, args), args, strict=True)))) is not None:
+            return known        # of fields all given, as its key has them
         made = super().__call__(*args, **kwargs)
         key = (cls, *((type(v), v) for v in (getattr(made, name) for name in made.__match_args__)))
         return _TABLE.setdefault(key, made)

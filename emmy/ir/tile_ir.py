@@ -11,6 +11,7 @@ A schedule row is the canonical spelling of how the tree is placed on the machin
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
@@ -86,7 +87,7 @@ class Row(Node):
         values = self.work, self.tile, self.reduce, self.stage, self.raster
         return ",".join(f"{name}={value}" for name, value in zip(ROW_FIELDS, values, strict=True) if value)
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a block: t256, t16x16, w4 (warps), g2x1/ws (groups of 128, and one that copies for them)."""
         size = 1

@@ -148,8 +148,13 @@ class Rows:
 
     def computed(self, outlined: Outlined, writes: Sequence[str], values: Sequence[Value]) -> Call:
         """The kernel that writes tensors of a region by bodies over the axes of the first, as a call of what `found` then has."""
-        outputs, axes, extents = [outlined.tensors[w] for w in writes], outlined.kept[writes[0]].axes, outlined.region.extents
-        identity, reads, order = identify(values, outputs, axes, extents, outlined.tensors)
+        outputs = [outlined.tensors[w] for w in writes]
+        return self.stored(values, outputs, outlined.kept[writes[0]].axes, outlined.region.extents, outlined.tensors)
+
+    def stored(self, values: Sequence[Value], outputs: Sequence[tile.Tensor], axes: tuple[int, ...], extents: dict[int, int],
+               tensors: dict[str, tile.Tensor]) -> Call:
+        """The kernel that stores values at every point of `axes` in `outputs`, as a call of what `found` then has."""
+        identity, reads, order = identify(values, outputs, axes, extents, tensors)
         ordered = tuple(outputs[k] for k in order)
         if identity not in self.found:
             kernel = loop_to_tile.kernel(identity, tuple(values[k] for k in order), ordered, axes, extents, reads)

@@ -9,6 +9,7 @@ from emmy.egraph.derivation import Derivation, derivation
 from emmy.egraph.forest import Forest
 from emmy.egraph.terms import Region
 from emmy.tune.alternatives import Alternative, FormOf, Ledger
+from emmy.tune.as_written import as_written
 from emmy.tune.choose import Rows, Scheduled
 
 Costs = Mapping[str, float | None]      # seconds of the kernel of each tensor that is in memory; None: not known
@@ -36,7 +37,7 @@ def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explan
     forest = Forest(ledger.outlined)
     kernels = {w: k for k in ledger.solution.kernels for w in k.writes}
     found = derivation(forest, kernels)
-    costs = tuple(ledger.kernels(forest, bodies) for bodies in (found.written, *(s.bodies for s in found.steps)))
+    costs: tuple[Costs, ...] = (as_written(region.program, rows), *(ledger.kernels(forest, s.bodies) for s in found.steps))
     outputs = {tensor for _, tensor in region.program.outputs}
     may = sorted(ledger.problem.home, key=lambda t: (ledger.problem.traffic[t], t))
     asked = [t for t in dict.fromkeys((*kernels, *found.written, *may)) if t not in outputs]

@@ -34,7 +34,11 @@ class Census:
         self.dram = sum(self.touched().values()) + self.written
 
     def size(self, axes: Iterable[int]) -> int:
-        return prod(self.extents[a] for a in set(axes))
+        return self.box(frozenset(axes))
+
+    @cache  # noqa: B019  a census lives as long as the choice of one kernel's row
+    def box(self, axes: frozenset[int]) -> int:
+        return prod(self.extents[a] for a in axes)
 
     def touched(self) -> dict[str, float]:
         """Bytes of each tensor that are read at all."""
@@ -45,7 +49,7 @@ class Census:
                 out[v.tensor] = max(out.get(v.tensor, 0), min(prod(t.shape), self.size(self.free[v])) * t.element.bytes)
         return out
 
-    @cache  # noqa: B019  a census lives as long as the choice of one kernel's row
+    @cache  # noqa: B019
     def slots(self, roots: tuple[Value, ...], *always: int) -> float:
         """Instruction slots of all threads for `roots`, each value once for each setting of its axes and of `always`; folds below are
         not entered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from itertools import combinations
 
@@ -193,3 +194,29 @@ def test_kernels_are_priced_only_where_that_decides() -> None:
         for w in problem.home.keys() - written:
             everything.kernel(w, written)
     assert 0 < len(priced) < len({(k.writes, k.body) for k in everything.found.values() if k}) / 4
+
+
+@settings(max_examples=60)
+@given(graphs, st.randoms(use_true_random=False), st.booleans())
+def test_what_is_known_of_classes_changes_no_kernel(problem: Problem, draw: random.Random, thorough: bool) -> None:
+    asked = Kernels(problem, lambda k: k.floor, thorough)
+    for _ in range(20):
+        w, readable = draw.choice(sorted(problem.home)), frozenset(t for t in problem.home if draw.random() < 0.5)
+        assert asked.kernel(w, readable) == Kernels(problem, lambda k: k.floor, thorough).kernel(w, readable)
+
+
+def test_a_loop_inside_another_is_run_at_every_point_of_the_outer_ones() -> None:
+    """(a @ b) @ c in one kernel: a 2 by 3, b 3 by 5, c 5 by 7."""
+    load = {k: (Member(f"load {n}", (), ((f"load {n}", 1.0, "memory"),), n),) for k, n in enumerate("abc")}
+    members = load | {
+        3: (Member("sum ab", (0, 1), (("ab", 30.0, "work"),), loop=1), Member("load t", (), (("load t", 1.0, "memory"),), "t")),
+        4: (Member("sum tc", (3, 2), (("tc", 70.0, "work"),), loop=2),),
+    }
+    problem = Problem(members, {"t": 3, "out": 4}, {"t": 1.0, "out": 1.0}, ("t", "out"), ("out",), frozenset("abc"), frozenset("t"), 1.0,
+                      axes={3: frozenset((0, 2)), 4: frozenset((0, 3))}, extents={0: 2, 1: 3, 2: 5, 3: 7}, step=1.0)
+    one, two = (Kernels(problem, lambda k: k.floor).kernel("out", kept) for kept in (frozenset[str](), frozenset("t")))
+    assert one is not None and two is not None
+    assert one.floor == 1 + 100 + (2 * 5 * 7 - 2 * 5) * 3 and two.floor == 71
+    holds = problem._replace(members=members | {4: (members[4][0]._replace(loop=None, holds=True),)})
+    held = Kernels(holds, lambda k: k.floor).kernel("out", frozenset())
+    assert held is not None and held.floor == 101

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import random
+import time
+from itertools import combinations
+
 import pytest
 import torch
 
+from benchmarks.decoder import decoder
+from emmy.egraph.problem import outline, problem
 from emmy.errors import EmmyError
 from emmy.ir import tile_ir as tile
 from emmy.pipeline import Program, compile
+from emmy.tune.choose import Rows
+from extract.kernels import Kernels
 
 X, Y = torch.empty(64, 32), torch.empty(32, 64)
 
@@ -45,3 +54,41 @@ def test_a_pin_holds_where_a_kernel_has_it_and_somewhere_it_must() -> None:
     assert {k.schedule.row.reduce for k in kernels(program) if k.schedule} == {"", "coop"}
     with pytest.raises(EmmyError, match="no legal row"):
         _ = compile(lambda x: x.exp(), X, pins="REDUCE=coop").tile
+
+
+# -- time, in seconds of processor time: twice what is promised, for machines that are busy ------------------------------
+PROMISED = 2.0
+
+
+def chosen(*programs: Program) -> float:
+    """Seconds of processor time that the choice of kernels takes after saturation."""
+    saturated = [(program.loop, program.regions) for program in programs]
+    start = time.process_time()
+    assert len(saturated) == len(programs) and all(program.choice.scheduled for program in programs)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_decoder_is_chosen_in_two_seconds(layers: int) -> None:
+    model, inputs = decoder(layers)
+    assert chosen(compile(model, *inputs)) <= 2 * PROMISED
+
+
+def test_chains_of_up_to_eight_matrices_are_chosen_in_two_seconds_together() -> None:
+    draw = random.Random(0)
+    dims = [[draw.choice((512, 1024, 1536, 2048, 3072, 4096)) for _ in range(n + 1)] for n in range(2, 9)]
+    programs = [compile(lambda first, *rest: functools.reduce(torch.matmul, rest, first), *map(torch.empty, of, of[1:])) for of in dims]
+    assert chosen(*programs) <= 2 * PROMISED
+
+
+def test_what_is_folded_anew_in_a_loop_is_no_more_than_its_price() -> None:
+    """The floor of a kernel counts loops inside others; a row that did better would never be looked at."""
+    a, b, c = torch.empty(256, 384), torch.empty(384, 512), torch.empty(512, 320)
+    for fn in (lambda a, b, c: a @ b @ c, lambda a, b, c: (a @ b).softmax(-1) @ c, lambda a, b, c: (a @ b).exp() @ c,
+               lambda a, b, c: (a @ b).relu().sum(-1)):
+        outlined, rows = outline(compile(fn, a, b, c).region), Rows("sm_90a")
+        asked = Kernels(problem(outlined, rows.gpu), rows.price(outlined))
+        kernels = [k for kept in (frozenset[str](), *map(frozenset, combinations(sorted(asked.problem.home), 1)))
+                   for w in asked.problem.home if (k := asked.kernel(w, kept)) is not None]
+        again = [(asked.again(k.roots[0], dict(k.body)), asked.price(k)) for k in kernels]
+        assert all(seconds <= price for seconds, price in again)
