@@ -74,7 +74,8 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
             out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if len(units) == len(keys) + len(held) else []
         out += [f'(set (TwistBatch "{t.name}") {prod(kernel.extents[a] for a in batch)})']
         boxed = sum(maps.in_lines(x, kernel.outer, sorted(columns), kernel.extents) for x in kernel.outputs) if columns else 0
-        out += [f'(set (TwistBoxed "{t.name}") {boxed})']
+        kept = parts_of(free, kernel.results, columns, rows, {t.result(c) for c in range(len(t.lifts))})
+        out += [f'(set (TwistBoxed "{t.name}") {boxed})', f'(set (TwistKept "{t.name}") {len(kept)})']
         if rows <= outs and live(kernel, t, tuple(sorted(rows)), 64).some != ALL:
             out += [f'(LiveKeys "{t.name}")']
     return out

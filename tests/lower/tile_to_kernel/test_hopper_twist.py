@@ -210,3 +210,16 @@ def test_decoding(spelled: str) -> None:
         close(run(k, lowered(k, spelled, (), (B, 5, 6)), random(k)), p / p.sum(3, keepdims=True) @ values)
     if element is dt.bf16:
         assert not any(s.rows for s in schedules(k, "sm_90a", pins=spelled.replace("/p3", "/p132")))
+
+
+def test_results_that_read_columns() -> None:
+    """A bias of columns after the division, kept in shared memory; another type of output."""
+    t = tensors(dt.bf16, q=(1, 72, 32), k=(1, 90, 32), v=(1, 90, 48)) | tensors(bias=(48,))
+    score = op("mul", number(0.25), total(D, op("mul", load(t, "q", B, M, D), load(t, "k", B, J, D))))
+    body = op("add", softmax(score, load(t, "v", B, J, N)), load(t, "bias", N))
+    for element, stored in ((dt.bf16, loop.Round(dt.bf16, body)), (dt.f32, body)):
+        k = kernel(stored, (B, M, N), {B: 1, M: 72, N: 48, J: 90, D: 32}, t, element)
+        x = {n: v.astype(np.float64) for n, v in random(k).items()}
+        s = x["q"] @ x["k"].swapaxes(1, 2) * 0.25
+        p = np.exp(s - s.max(2, keepdims=True))
+        close(run(k, lowered(k, row(blocks=1)), random(k)), p / p.sum(2, keepdims=True) @ x["v"] + x["bias"])
