@@ -11,6 +11,7 @@ from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.live import ALL, live
+from emmy.lower.tile_to_kernel.one_row import with_row
 from emmy.lower.tile_to_kernel.register_tile import parts_of
 from emmy.lower.tile_to_kernel.staging import factors
 
@@ -74,7 +75,9 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
             out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if len(units) == len(keys) + len(held) else []
         out += [f'(set (TwistBatch "{t.name}") {prod(kernel.extents[a] for a in batch)})']
         boxed = sum(maps.in_lines(x, kernel.outer, sorted(columns), kernel.extents) for x in kernel.outputs) if columns else 0
-        kept = parts_of(free, kernel.results, columns, rows, {t.result(c) for c in range(len(t.lifts))})
+        laid, placed = with_row(kernel, tile.Schedule(tile.Row(), "twist", tuple(sorted(rows)), tuple(sorted(columns)), tuple(batch)))
+        sums = {laid.fold(t.name).result(c) for c in range(len(t.lifts))}
+        kept = parts_of(tile.free_axes(laid.roots), laid.results, columns, placed.rows, sums)
         out += [f'(set (TwistBoxed "{t.name}") {boxed})', f'(set (TwistKept "{t.name}") {len(kept)})']
         if rows <= outs and live(kernel, t, tuple(sorted(rows)), 64).some != ALL:
             out += [f'(LiveKeys "{t.name}")']

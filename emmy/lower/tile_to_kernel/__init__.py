@@ -9,6 +9,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.tensor_to_loop import rename
+from emmy.lower.tile_to_kernel.one_row import with_row
 
 
 def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
@@ -36,7 +37,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):
         forms |= {"contraction": hopper.lower, "twist": hopper_twist.lower}
-    return forms[kernel.schedule.form](kernel, kernel.schedule)
+    return forms[kernel.schedule.form](*with_row(kernel, kernel.schedule))
 
 
 def with_parameter_names(kernel: tile.Kernel) -> tile.Kernel:

@@ -129,7 +129,7 @@ def products(scope: Emitter, folds: list[tile.Fold], rows: tuple[int, ...], colu
             if on_rows and on_columns:
                 raise IRError(f"{scope.kernel.name}: fold {f.name}: the factor {v} depends on rows and columns alike")
             sides["left" if on_rows else "right" if on_columns else "neither"].append(v)
-        sides["left" if sides["left"] or not sides["right"] or not rows else "right"] += sides["neither"]     # one row is a left side
+        sides["left" if sides["left"] or not sides["right"] else "right"] += sides["neither"]
         left, right = (reduce(lambda x, y: loop.Apply("mul", (x, y)), sides[s]) if sides[s] else None for s in ("left", "right"))
         out.append(Product(f, left, right))
     scope.free.update(tile.free_axes(tuple(v for p in out for v in (p.left, p.right) if v is not None)))
