@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
-import time
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from benchmarks.workloads import WORKLOADS
 from emmy.errors import EmmyError
 from emmy.evaluate.error import compare, tolerance
+from emmy.runtime.beside import MODES, alternatives, floor_us
 from emmy.runtime.bundle import Bundle, Example, check, load
 from emmy.runtime.launch import cuda_device
-from emmy.runtime.plan import Launch, Plan
-from emmy.runtime.timing import Rates, call_us, device_times, measure_rates
+from emmy.runtime.rates import Rates, measure_rates
+from emmy.runtime.timing import call_us, device_times
 
 Row = dict[str, Any]
 
@@ -38,22 +35,6 @@ def synchronize() -> None:
     torch.cuda.empty_cache()
 
 
-def floor_us(plan: Plan, rates: Rates) -> float:
-    """A lower bound on the plan's time: compulsory traffic at a copy's rate, or its operations at the rate of the unit fit for them.
-
-    Traffic is every input, weight and output once, or what the launches move where that is less.  Operations are those of the
-    form extracted; a launch that touches a half type is granted the tensor cores' rate, any other the fp32 units'."""
-    elements = {b.name: b.element for b in plan.buffers}
-
-    def work_us(x: Launch) -> float:
-        half = any(elements[a].compute is not elements[a] for a in x.arguments)
-        return x.flops / (rates.bf16_TFLOPs if half else rates.fp32_TFLOPs) / 1e6
-
-    moved = sum(x.bytes for x in plan.launches)
-    compulsory = sum(prod(b.shape) * b.element.bytes for b in plan.of("input", "weight", "constant", "output"))
-    return max(min(moved or compulsory, compulsory) / rates.copy_TBs / 1e6, sum(map(work_us, plan.launches)))
-
-
 def label(path: Path) -> Row:
     """The case and dtype of a bundle, by its file's name."""
     workload = WORKLOADS.get(path.stem)
@@ -63,7 +44,8 @@ def label(path: Path) -> Row:
 def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) -> Row:
     """The row of a bundle: `err` always, times only where every output is right.  Microseconds; `ratio` is the best alternative over Emmy.
 
-    `compile_mode` is torch.compile's, or None to leave it out.  EmmyError where the numbers are wrong."""
+    `compile_mode` is torch.compile's, "both" for its default and max-autotune, or None to leave it out.  EmmyError where the numbers are
+    wrong."""
     import torch
 
     synchronize()
@@ -85,8 +67,8 @@ def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) ->
            "predicted_us": sum(x.predicted_us for x in plan.launches),
            "registers": max((r["registers"] for r in reports), default=None), "spill_bytes": sum(r["spill_bytes"] for r in reports)}
     with torch.no_grad():
-        alternatives, notes = alternatives_to(bundle, example, snippet_of(path, bundle), device, compile_mode)
-        candidates = {name: functools.partial(function, *arguments) for name, function in {"emmy": run, **alternatives}.items()}
+        others, notes = alternatives_to(bundle, example, snippet_of(path, bundle), device, compile_mode)
+        candidates = {name: functools.partial(function, *arguments) for name, function in {"emmy": run, **others}.items()}
         timings = device_times(candidates, repeats=repeats)
         row |= notes | {f"{n}_us": t.us for n, t in timings.items()}
         row |= {"spread_us": timings["emmy"].spread_us, "call_us": call_us(candidates["emmy"])}
@@ -102,33 +84,13 @@ def snippet_of(path: Path, bundle: Bundle) -> str | None:
 def alternatives_to(bundle: Bundle, example: Example, snippet: str | None, device: Any,
                     compile_mode: str | None) -> tuple[dict[str, Any], Row]:
     """Eager and torch.compile as callables of the plan's inputs, and what is to be noted about them."""
-    import torch
-
-    from benchmarks.eager import module
     from emmy.capture.snippet import capture_snippet
 
     if snippet is None:
         return {}, {"note": "no snippet to run by other means"}
-    program, plan, notes = example.program or capture_snippet(snippet).program, bundle.plan, Row()
-    order = [plan.inputs.index(x.target) for x in program.inputs if x.role == "input"]
-    graph = module(program, example.weights, device)
+    program, plan = example.program or capture_snippet(snippet).program, bundle.plan
     arguments = tuple(example.inputs[n] for n in plan.inputs)
-
-    def positional(function: Any) -> Any:
-        return lambda *xs: function(*(xs[k] for k in order))
-
-    found = {"eager": positional(graph)}
+    modes = MODES if compile_mode == "both" else {"compile": None if compile_mode == "default" else compile_mode} if compile_mode else {}
+    found, notes = alternatives(program, plan, example.weights, arguments, device, modes)
     outputs = dict(zip(plan.outputs, found["eager"](*arguments), strict=True))
-    notes["eager_err"] = max((compare(x, example.references[n]).relative for n, x in outputs.items()), default=0.0)
-    if compile_mode is not None:
-        torch._dynamo.reset()
-        started = time.perf_counter()
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):
-                compiled = positional(torch.compile(graph, mode=None if compile_mode == "default" else compile_mode, dynamic=False))
-                compiled(*arguments)
-            found["compile"] = compiled
-        except Exception as error:  # whatever torch.compile raises is a fact about it, and the others are timed all the same
-            notes["compile_error"] = f"{type(error).__name__}: {error}".splitlines()[0]
-        notes["compile_s"] = time.perf_counter() - started
-    return found, notes
+    return found, notes | {"eager_err": max((compare(x, example.references[n]).relative for n, x in outputs.items()), default=0.0)}

@@ -17,9 +17,9 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.measure import Row, label, machine, measure, synchronize
-from benchmarks.worker import Worker
 from emmy.errors import EmmyError
-from emmy.runtime.timing import Rates
+from emmy.runtime.process import Worker
+from emmy.runtime.rates import Rates
 
 CONSOLE = Console()
 
@@ -50,11 +50,11 @@ def measure_all(paths: list[Path], worker: Worker, rates: Rates, compile_mode: s
 
 def table(rows: list[Row]) -> Table:
     """The rows for a terminal; times in microseconds."""
-    columns = ("case", "dtype", "floor_us", "emmy_us", "eager_us", "compile_us", "ratio", "err", "registers", "row")
+    columns = ("case", "dtype", "floor_us", "emmy_us", "eager_us", "compile_us", "max_autotune_us", "ratio", "err", "registers", "row")
     shown = Table(*columns)
     for row in rows:
         if "error" in row:
-            shown.add_row(row["case"], row["dtype"], *[""] * 7, f"[red]{row['error'][:120]}")
+            shown.add_row(row["case"], row["dtype"], *[""] * (len(columns) - 3), f"[red]{row['error'][:120]}")
         else:
             shown.add_row(*(_cell(row.get(c)) for c in columns))
     return shown
@@ -68,7 +68,7 @@ def main(
     bundles: Annotated[Path, typer.Option(help="Folder of bundles, as benchmarks.build writes it.", exists=True, file_okay=False)],
     output: Annotated[Path, typer.Option(help="JSON file to write; its folder is made.")],
     only: Annotated[str, typer.Option(help="Regular expression on the bundles' names.")] = "",
-    compile_mode: Annotated[str, typer.Option(help="torch.compile's mode, or 'off'.")] = "default",
+    compile_mode: Annotated[str, typer.Option(help="torch.compile's mode, 'both' for default and max-autotune, or 'off'.")] = "default",
     repeats: Annotated[int, typer.Option(help="Alternated turns; the median counts.", min=1)] = 7,
     time_budget: Annotated[float, typer.Option(help="Seconds for all; past half of them torch.compile is left out.")] = 480,
     timeout: Annotated[float, typer.Option(help="Seconds for one bundle.")] = 120,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from emmy.ir import kernel_ir, kernel_text, loop_ir, loop_text, tensor_ir, tenso
 from emmy.lower import kernel_to_cuda, tensor_to_loop, tile_to_kernel, torch_to_tensor
 from emmy.runtime.plan import Plan
 from emmy.tune.choose import Choice, choose
+from emmy.tune.evidence import Evidence, here
+from extract import hardware
 
 if TYPE_CHECKING:
     from emmy.capture.export import Captured
@@ -27,11 +29,13 @@ STAGES = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
 class Program:
     """A compiled program.  Call it with tensors like the function it was captured from; `ir(stage)` prints a stage, `kernels` and `cuda`
-    are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU.  A `traced` one records which rule made what."""
+    are its last ones.  On CPU tensors it runs on NumPy, on CUDA tensors on the GPU.  A `traced` one records which rule made what.
+    `evidence` outranks predicted times; what the database knows of the target's GPU if it is not given."""
 
     def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = "",
-                 budget: str = "", traced: bool = False):
+                 budget: str = "", traced: bool = False, evidence: Evidence | None = None):
         self.captured, self.target, self.math, self.pins, self.traced = captured, target, math, pins, traced
+        self._evidence = evidence
         self.budget = Budget.parse(budget)
         self.rules = rulebook.extra_rules(rules)
         rulebook.math_classes(math)
@@ -68,8 +72,23 @@ class Program:
         return self.regions[0]
 
     @cached_property
+    def evidence(self) -> Evidence:
+        """What is known of the target's GPU."""
+        if self._evidence is None:
+            return here(hardware.for_target(self.target).name, self.math)
+        return self._evidence
+
+    def knowing(self, evidence: Evidence) -> Program:
+        """The same program, saturated once for both, chosen anew on evidence."""
+        other = copy.copy(self)
+        for stage in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "executable"):
+            vars(other).pop(stage, None)
+        other._evidence = evidence
+        return other
+
+    @cached_property
     def choice(self) -> Choice:
-        return choose(self.loop, self.stretches, self.regions, self.target, self.math, self.pins, self.rules["tile"])
+        return choose(self.loop, self.stretches, self.regions, self.target, self.math, self.pins, self.rules["tile"], self.evidence)
 
     @cached_property
     def tile(self) -> tile_ir.Program:
@@ -77,8 +96,11 @@ class Program:
 
     @cached_property
     def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
-        """Each distinct kernel once; a launch names its kernel, and an empty output needs none."""
-        return tuple(tile_to_kernel.lower(s.kernel) for s in self.choice.scheduled.values() if prod(s.kernel.shape))
+        """Each distinct function once; a launch names its function, and an empty output needs none."""
+        first: dict[str, tuple[tile_ir.Kernel, ...]] = {}
+        for launch in self.choice.launches:
+            first.setdefault(tile_ir.launch_name(launch), launch)
+        return tuple(map(tile_to_kernel.lower_launch, first.values()))
 
     @cached_property
     def cuda(self) -> str:

@@ -7,6 +7,7 @@ constants were fitted to an H200 (`benchmarks/results/h200`); the model ranks, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, pow
 from typing import NamedTuple
 
@@ -61,20 +62,43 @@ def product_seconds(gpu: Hardware) -> float:
     return 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
 
 
+def seconds_beside(parts: Sequence[Features], again: float, gpu: Hardware) -> float:
+    """The predicted time of one launch of kernels of as many threads.  A kernel whose blocks fill the GPU leaves the others no room: it
+    adds its own time, and one with fewer blocks than the GPU holds the share that it fills."""
+    launch = gpu.launch_us * 1e-6
+    kept = sum((seconds(f, gpu) - launch) * min(1.0, f.blocks / (gpu.sms * resident(f, gpu))) for f in parts)
+    return max(seconds(beside(parts, again), gpu), launch + kept)
+
+
+def beside(parts: Sequence[Features], again: float) -> Features:
+    """What kernels of as many threads do beside each other in one launch; `again`: bytes that several read, of which all but one find them
+    in the second-level cache.  Every block has the registers and the shared memory of the largest, and waits as the slowest does."""
+    columns = [*zip(*parts, strict=True)]
+    total, most = Features(*map(sum, columns)), Features(*map(max, columns))
+    access = sum(f.access * f.dram_bytes for f in parts) / max(total.dram_bytes, 1)
+    return total._replace(dram_bytes=total.dram_bytes - again, block_bytes=most.block_bytes, threads=most.threads, registers=most.registers,
+                          shared_bytes=most.shared_bytes, steps=most.steps, joins=most.joins, access=access)
+
+
 def slot_seconds(gpu: Hardware) -> float:
     """What one fp32 instruction takes of the whole GPU at best."""
     return 1 / (SLOTS_A_CYCLE * gpu.sms * CLOCK_GHZ * 1e9)
 
 
+def resident(f: Features, gpu: Hardware) -> int:
+    """The blocks that a multiprocessor can hold at once."""
+    registers = max(f.registers, 16) * ceil(f.threads / 32) * 32
+    return max(1, min(gpu.max_threads_per_sm // max(f.threads, 32), gpu.registers_per_sm // registers,
+                      gpu.shared_bytes_per_sm // max(f.shared_bytes + 1024, 1), 32))
+
+
 def seconds(f: Features, gpu: Hardware) -> float:
     """The predicted time of one launch."""
-    registers = max(f.registers, 16) * ceil(f.threads / 32) * 32
-    resident = max(1, min(gpu.max_threads_per_sm // max(f.threads, 32), gpu.registers_per_sm // registers,
-                          gpu.shared_bytes_per_sm // max(f.shared_bytes + 1024, 1), 32))
+    room = resident(f, gpu)
     share = f.blocks / gpu.sms
     busy = min(share, 1.0)
-    held = min(resident, ceil(share))                                   # blocks that a multiprocessor has at once
-    idle = ceil(share) / share if 1 <= share < 4 * resident else 1.0    # the last wave's idle multiprocessors
+    held = min(room, ceil(share))                                       # blocks that a multiprocessor has at once
+    idle = ceil(share) / share if 1 <= share < 4 * room else 1.0    # the last wave's idle multiprocessors
     bandwidth = gpu.bandwidth_TBs * 1e12
     flight = pow(min(1.0, held * f.threads * f.access / IN_FLIGHT), 0.3)
     spilled = f.reread_bytes if held * f.block_bytes > L1_BYTES else 0.0
@@ -89,6 +113,6 @@ def seconds(f: Features, gpu: Hardware) -> float:
         tensor, hiding, idle = max(tensor, f.bulk_bytes / (gpu.bulk_TBs * 1e12)), 1.0, (0.9 * max(ceil(share) / share, 1.0) + 0.1) * busy
         memory *= busy / min(2 * share, 1.0)
     work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
-    chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * resident))
+    chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * room))
     longest, *others = sorted((memory, work, chain), reverse=True)
     return (gpu.launch_us + f.start_us) * 1e-6 + longest + (0.1 if f.bulk_bytes else 0.2) * sum(others)

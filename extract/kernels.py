@@ -93,6 +93,7 @@ class Kernels:
         self.views: dict[int, dict[int, dict[int, View]]] = {}      # by what is seen, then by what is read
         self.interned: dict[tuple[int, ...], Settled] = {}
         self.found: dict[tuple[str, int, int], Kernel | None] = {}
+        self.joint: dict[tuple[tuple[str, ...], tuple[tuple[int, int], ...]], Kernel | None] = {}
         self.prices: dict[Key, float] = {}
 
     # -- sets as bits ------------------------------------------------------------------------------------------
@@ -140,8 +141,18 @@ class Kernels:
         view = self._view(self.problem.home[writes], may)
         key = writes, view.seen, view.read
         if key not in self.found:
-            self.found[key] = None if view.settled is None else self._kernel(writes, view.settled, may)
+            self.found[key] = None if view.settled is None else self._kernel((writes,), (view.settled,), may)
         return self.found[key]
+
+    def together(self, writes: tuple[str, ...], readable: frozenset[str]) -> Kernel | None:
+        """The kernel that writes several tensors and may read `readable`; None if they cannot be computed so."""
+        may = self.mask(readable) & ~self.mask(writes)
+        views = [self._view(self.problem.home[w], may) for w in writes]
+        key = writes, tuple((v.seen, v.read) for v in views)
+        if key not in self.joint:
+            settled = tuple(v.settled for v in views if v.settled is not None)
+            self.joint[key] = self._kernel(writes, settled, may) if len(settled) == len(views) else None
+        return self.joint[key]
 
     def laid_out(self) -> frozenset[str]:
         """The tensors that the least work for the outputs passes through, whatever is paid to keep them: every solid one that a class in
@@ -149,15 +160,17 @@ class Kernels:
         found = {c for o in self.problem.outputs if (k := self.kernel(o, frozenset())) is not None for c, _ in k.body}
         return frozenset(self.problem.outputs) | self.names(union(self.loads[c] for c in found) & self.solid)
 
-    def _kernel(self, writes: str, settled: Settled, readable: int) -> Kernel:
-        body, parts = settled.body(), settled.parts
+    def _kernel(self, writes: tuple[str, ...], settled: tuple[Settled, ...], readable: int) -> Kernel:
+        roots = tuple(s.c for s in settled)
+        body = {c: m for s in settled for c, m in s.body().items()}
+        parts = union(s.parts for s in settled)
         if self.thorough:
-            body, parts = self._improved(settled.c, body, parts, readable)
-        memory = self.sum(parts & self.memory) + self.problem.traffic[writes]
-        work = self.sum(parts & ~self.memory) + self.again(settled.c, body)
+            body, parts = self._improved(roots, body, parts, readable)
+        traffic, rent = (sum(of[w] for w in writes) for of in (self.problem.traffic, self.rent))
+        memory = self.sum(parts & self.memory) + traffic
+        work = self.sum(parts & ~self.memory) + max(self.again(root, reached(root, body)) for root in roots)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        floor = max(memory, work) + self.problem.launch + self.rent[writes]
-        return Kernel((writes,), (settled.c,), Body(sorted(body.items())), reads, floor)
+        return Kernel(writes, roots, Body(sorted(body.items())), reads, max(memory, work) + self.problem.launch + rent)
 
     def again(self, root: int, body: dict[int, Member]) -> float:
         """Seconds that loops inside others take besides their parts: such a loop depends on an axis that is not written, and is run anew
@@ -171,7 +184,7 @@ class Kernels:
         inside = ((at, a) for at, a in loops if not at <= axes[root])
         return self.problem.step * sum((size(rows | at) - size(at)) * size((a,)) for at, a in inside)
 
-    def _improved(self, root: int, body: dict[int, Member], parts: int, readable: int) -> tuple[dict[int, Member], int]:
+    def _improved(self, roots: tuple[int, ...], body: dict[int, Member], parts: int, readable: int) -> tuple[dict[int, Member], int]:
         """The body of least sum of parts, and these: branch and bound from the greedy one down, over at most `STEPS` members."""
         best, limit, steps = (body, parts), self.sum(parts), STEPS
 
@@ -189,7 +202,7 @@ class Kernels:
                 if not leads(w.kids, c, body):
                     visit(open_.union(k for k in w.kids if k not in body) - {c}, {**body, c: w.member}, merged | w.parts, total)
 
-        visit(frozenset((root,)), {}, 0, 0.0)
+        visit(frozenset(roots), {}, 0, 0.0)
         return best
 
     def _known(self, c: int, readable: int) -> View | None:
@@ -300,6 +313,18 @@ class Kernels:
     def estimate(self, kernel: Kernel) -> float:
         """Its price if it has been asked, else its floor."""
         return self.prices.get(kernel.key, kernel.floor)
+
+
+def reached(root: int, body: dict[int, Member]) -> dict[int, Member]:
+    """The part of a body that a class reaches."""
+    found: dict[int, Member] = {}
+    stack = [root]
+    while stack:
+        c = stack.pop()
+        if c not in found:
+            found[c] = body[c]
+            stack += body[c].kids
+    return found
 
 
 def ones(mask: int) -> Iterator[int]:

@@ -1,10 +1,10 @@
 """Partition: which tensors are kept in memory, and which body each kernel has.
 
-A program is a set of kernels, one for each kept tensor.  Given the kept set, each kernel's body is extracted (every class once, shared
-parts paid once) from the members its class admits, loads of kept tensors among them.  Programs of few tensors are searched exhaustively
-(`extract.lattice`).  Others are searched by descent (`extract.descent`) from what the least work passes through and, if they name few
-tensors, from "all that the program names" and "only its results"; of middling ones the best choice among candidate kernels
-(`extract.columns`) is then looked for.
+A program is a set of kernels, first one for each kept tensor.  Given the kept set, each kernel's body is extracted (every class once,
+shared parts paid once) from the members its class admits, loads of kept tensors among them.  Programs of few tensors are searched
+exhaustively (`extract.lattice`).  Others are searched by descent (`extract.descent`) from what the least work passes through and, if they
+name few tensors, from "all that the program names" and "only its results"; of middling ones the best choice among candidate kernels
+(`extract.columns`) is then looked for.  Where it saves, kernels are then merged, each to write several tensors (`extract.siblings`).
 
 A kernel is priced by the caller, who knows what schedules it has; the floor (`max(bytes, work) + launch`) prunes what
 could not be better.  Everything is deterministic.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from extract import lattice
+from extract import lattice, siblings
 from extract.descent import Descent
 from extract.kernels import Kernels
 from extract.problem import Kernel, Member, Problem, Solution
@@ -35,11 +35,12 @@ def ranked(problem: Problem, price: Callable[[Kernel], float], count: int) -> tu
     """The `count` best partitions that write different sets of tensors, cheapest first: of few tensors the best there are, else the best
     that descent meets on its way.  The first is what `search` finds.  ValueError if an output cannot be computed.
     """
-    return explore(Kernels(problem, price, thorough=len(problem.home) <= EXHAUSTIVE), count)
+    kernels = Kernels(problem, price, thorough=len(problem.home) <= EXHAUSTIVE)
+    return tuple(sorted((siblings.merged(kernels, found) for found in explore(kernels, count)), key=lambda s: s.seconds))
 
 
 def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:
-    """`ranked`, by kernels that the caller keeps."""
+    """The best partitions into kernels that write one tensor each, by kernels that the caller keeps."""
     problem = kernels.problem
     if len(problem.home) <= EXHAUSTIVE:
         found = lattice.ranked(kernels, count)

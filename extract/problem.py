@@ -28,7 +28,8 @@ class Problem(NamedTuple):
     `outputs`: those that must be kept; `inputs`: those that always can be read; `solid`: those that cost more to compute again than to
     read; `launch`: seconds a kernel costs at least; `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds,
     times its traffic): one launch more for the host, and the room it takes from other data in caches and memory.  `axes` are those that a
-    class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes."""
+    class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes.  `shapes`: the points at
+    which a tensor is computed: those of one shape can be written by one kernel."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -42,6 +43,7 @@ class Problem(NamedTuple):
     axes: Mapping[int, frozenset[int]] = {}
     extents: Mapping[int, int] = {}
     step: float = 0.0
+    shapes: Mapping[str, tuple[int, ...]] = {}
 
     def size(self, axes: Iterable[int]) -> float:
         """Points of a box."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+os.environ["EMMY_TUNE_DB"] = "off"     # what a user has measured is none of the tests' affair, nor of the processes they start
 GOLDEN = Path(__file__).parent / "golden"
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)

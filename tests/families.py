@@ -1,4 +1,4 @@
-"""Ten families of programs, each in the spellings that people use: what saturation must find in them.
+"""Families of programs, each in the spellings that people use: what saturation must find in them.
 
 `spellings` are functions of tensors of `shapes` that are equal over the reals; `small` are shapes to evaluate at.  Weights of a norm are
 inputs here, so that nothing is constant.
@@ -23,6 +23,7 @@ class Family(NamedTuple):
     small: Shapes
     gain: float = 1.0               # the predicted time as written over that of what is extracted, at least
     folds: tuple[str, ...] = ()     # kinds of the folds of the kernel that writes the result, where one form alone is right
+    launches: int = 0               # of what is extracted, where that matters
 
 
 def shifted(x: Tensor) -> Tensor:
@@ -327,4 +328,29 @@ VIEWS = {
     ), ((1024, 1024), (1024, 1024)), TWO),
 }
 
-FAMILIES = {**ONE_PASS, **ATTENTION, **NORMS, **SUMS, **LINEAR, **VIEWS}
+SEVERAL = {
+    "linears of one input": Family((
+        lambda x, q, k, v: (x @ q, x @ k, x @ v),
+        lambda x, q, k, v: tuple(F.linear(x, w.t()) for w in (q, k, v)),
+        lambda x, q, k, v: tuple(torch.einsum("ik,kj->ij", x, w) for w in (q, k, v)),
+        lambda x, q, k, v: tuple((w.t() @ x.t()).t() for w in (q, k, v)),
+    ), ((2048, 1024), (1024, 1024), (1024, 256), (1024, 256)), ((3, 4), (4, 6), (4, 5), (4, 5)), 1.0, (), 1),
+    "linears of one input, few tokens": Family((
+        lambda x, q, k, v: (x @ q, x @ k, x @ v),
+        lambda x, q, k, v: tuple(F.linear(x, w.t()) for w in (q, k, v)),
+        lambda x, q, k, v: tuple(torch.einsum("ik,kj->ij", x, w) for w in (q, k, v)),
+    ), ((16, 1024), (1024, 512), (1024, 512), (1024, 512)), ((3, 4), (4, 5), (4, 5), (4, 5)), 1.2, (), 1),
+    "residual, rms norm": Family((
+        lambda x, r, w: (x + r, F.rms_norm(x + r, x.shape[-1:], w, 1e-6)),
+        lambda x, r, w: (lambda h: (h, h * torch.rsqrt(rooted(h)) * w))(x + r),
+        lambda x, r, w: (r + x, (r + x) / rooted(x + r).sqrt() * w),
+    ), ((4096, 4096), (4096, 4096), (4096,)), ((5, 6), (5, 6), (6,)), 1.4, ("reduce",), 1),
+    "moments of an optimiser": Family((
+        lambda p, g, m, v: (lambda a, b: (p - 1e-3 * a / (b.sqrt() + 1e-8), a, b))(0.9 * m + 0.1 * g, 0.9 * v.abs() + 0.1 * (g * g)),
+        lambda p, g, m, v: (lambda a, b: (p - a * 1e-3 / (1e-8 + b.sqrt()), a, b))(g * 0.1 + m * 0.9, (g * g) * 0.1 + v.abs() * 0.9),
+        lambda p, g, m, v: (p - 1e-3 * (0.9 * m + 0.1 * g) / ((0.9 * v.abs() + 0.1 * (g * g)).sqrt() + 1e-8), 0.9 * m + 0.1 * g,
+                            0.9 * v.abs() + 0.1 * (g * g)),
+    ), ((1 << 22,),) * 4, ((40,),) * 4, 1.5, (), 1),
+}
+
+FAMILIES = {**ONE_PASS, **ATTENTION, **NORMS, **SUMS, **LINEAR, **VIEWS, **SEVERAL}

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from emmy import __version__
-from emmy.cli import canon, compile, egraph, explain, extract, rules, run
+from emmy.cli import calibrate, canon, compile, egraph, explain, extract, propose, rules, run, schedules, tune
 from emmy.errors import EmmyError, EmmyWarning
 
 BAD_INPUT, INTERNAL = 2, 70
@@ -87,6 +87,10 @@ app.add_typer(rules.app, name="rules")
 app.command("explain")(explain.command)
 app.command("egraph")(egraph.command)
 app.command("extract")(extract.command)
+app.command("schedules")(schedules.command)
+app.add_typer(tune.app, name="tune")
+app.command("propose")(propose.command)
+app.command("calibrate")(calibrate.command)
 
 
 def main() -> None:

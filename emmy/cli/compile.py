@@ -23,11 +23,11 @@ Targets = Annotated[list[str] | None, typer.Option(show_default=False, help="Who
 
 def command(file: options.File = None, snippet: options.Snippet = None, ir: Stage = "cuda", target: options.Target = None,
             math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None, budget: options.Budget = "",
-            output: Text = None) -> None:
+            measured: options.Measured = True, output: Text = None) -> None:
     """Print a program at a stage of the compiler.  No stage needs a GPU."""
     if ir not in STAGES:
         raise EmmyError(f"unknown stage {ir!r}", f"the stages are {', '.join(STAGES)}")
-    text = options.program(snippet, file, target, math, knobs, rules, budget).ir(ir).rstrip("\n")
+    text = options.program(snippet, file, target, math, knobs, rules, budget, measured=measured).ir(ir).rstrip("\n")
     if output is not None:
         output.write_text(text + "\n")
     elif sys.stdout.isatty():
@@ -39,14 +39,14 @@ def command(file: options.File = None, snippet: options.Snippet = None, ir: Stag
 
 
 def build(output: Bundle, file: options.File = None, snippet: options.Snippet = None, target: Targets = None, math: options.Math = "fast",
-          knobs: options.Knobs = "", rules: options.Rules = None) -> None:
+          knobs: options.Knobs = "", rules: options.Rules = None, measured: options.Measured = True) -> None:
     """Compile a program to machine code and write it, with its example and float64 references, as one file for `emmy run`.  Needs nvcc."""
     targets = list(dict.fromkeys(target or [options.DEFAULT_TARGET]))
     for name in targets:
         options.check(name, math)
     if not output.parent.is_dir():
         raise EmmyError(f"there is no folder {output.parent}", "make it first, or write elsewhere")
-    program = options.program(snippet, file, targets[0], math, knobs, rules)
+    program = options.program(snippet, file, targets[0], math, knobs, rules, measured=measured)
     from emmy.pipeline import write_bundle
 
     write_bundle(program, output, targets, recipe=snippet)

@@ -22,10 +22,10 @@ WIDEST, SHOWN, FEW = 150, 12, 2     # columns of a page, tensors as written, ker
 def page(told: Explanation, width: int, all_steps: bool = False, all_forms: bool = False) -> Iterator[Text]:
     """The explanation on a page of a given width; `all_steps` and `all_forms` leave nothing out."""
     notation, width = Notation(told.forest), min(width, WIDEST)
-    first, last = total(told.costs[0]), total(told.costs[-1])
+    first, last = total(told.costs[0]), told.predicted
     outputs = ", ".join(name for name, _ in told.forest.region.program.outputs)
     yield Text.assemble((f"{outputs}: ", "bold"), f"{counted(len(told.costs[0]))}, {us(first)} as written → ",
-                        (f"{counted(len(told.costs[-1]))}, {us(last)}", "bold green"))
+                        (f"{counted(len(told.kernels))}, {us(last)}", "bold green"))
     yield Text("")
     yield from written(told, notation, width)
     yield Text("")
@@ -80,10 +80,32 @@ def steps(told: Explanation, notation: Notation, width: int, all_steps: bool) ->
         if where:
             yield Text(f"{'':<{len(left)}}{where}"[:width], style="dim" if not where.startswith("→") else "")
         before = after
+    for what, after in (*merges(told), *shares(told)):
+        right = f"{us(after)} {difference(before, after):>10}"
+        yield line(f"     {what}", right, width, (after or 0.0) - (before or 0.0))
+        before = after
     if hidden := len(found) - len(shown):
         yield Text(f"     and {hidden} more that swap operands or spell a constant anew: --all-steps", style="dim")
-    if not found:
+    if not found and len(told.kernels) == len(told.costs[-1]):
         yield Text("     nothing to rewrite: it is extracted as written", style="dim")
+
+
+def merges(told: Explanation) -> Iterator[tuple[str, float | None]]:
+    """The kernels that write several tensors, each with the cost of the program once it takes the place of one for each of them."""
+    costs = dict(told.costs[-1])
+    for writes, scheduled in told.kernels.items():
+        if len(writes) > 1:
+            costs = {t: s for t, s in costs.items() if t not in writes} | {", ".join(writes): scheduled.seconds}
+            yield f"one kernel  {', '.join(writes)}", total(costs)
+
+
+def shares(told: Explanation) -> Iterator[tuple[str, float]]:
+    """The launches of several kernels, each with the cost of the program once it takes the place of one for each of them."""
+    cost = sum(s.seconds for s in told.kernels.values())
+    for kernels_, seconds in told.launches:
+        if len(kernels_) > 1:
+            cost += seconds - sum(told.kernels[writes].seconds for writes in kernels_)
+            yield f"one launch  {' · '.join(', '.join(writes) for writes in kernels_)}", cost
 
 
 def rule(step: Step) -> str:
@@ -127,7 +149,7 @@ def not_taken(told: Explanation, notation: Notation, width: int, whole: bool) ->
         made = told.forest.region.home.get(other.tensor)
         derived = "" if made is not None else f": {notation.head(other.tensor)} = {notation.kept(other.tensor, width - 120)}"
         yield Text(f"{what:<40}{us(other.seconds):>14}{us(told.weighed):>14}  {counted(other.kernels)}{derived}"[:width])
-    if told.alternatives and abs(told.weighed - (total(told.costs[-1]) or 0.0)) > 5e-9:
+    if told.alternatives and abs(told.weighed - told.predicted) > 5e-9:
         yield Text("     weighed with what tensors between kernels cost besides: a launch on the host, and room in caches", style="dim")
     if told.unasked:
         yield Text(f"     {told.unasked} more tensors were not asked about: --alternatives", style="dim")
@@ -171,6 +193,7 @@ def facts(told: Explanation) -> dict[str, Any]:
         "steps": [{"rule": s.rule, "forward": s.forward, "tensor": s.tensor, "us": micro(total(cost)),
                    "changes": [[notation.tree(s.tensor, x) for x in change] for change in s.changes.items()]}
                   for s, cost in zip(found.steps, told.costs[1:], strict=True)],
+        "launches": [{"tensors": [list(writes) for writes in launch], "us": micro(seconds)} for launch, seconds in told.launches],
         "kernels": [{"name": named(s), "tensors": list(writes), "row": row(s), "us": micro(s.seconds),
                      "forms": list(map(_form, told.forms[writes]))} for writes, s in told.kernels.items()],
         "weighed_us": micro(told.weighed),

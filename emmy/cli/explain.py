@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from emmy.egraph.rulefile import Rule
     from emmy.pipeline import Program
-    from emmy.tune.choose import Scheduled
 
 AllSteps = Annotated[bool, typer.Option("--all-steps", help="Show the steps that put operands in another order, too.")]
 AllForms = Annotated[bool, typer.Option("--forms", help="Say of every form what it lacks, however many kernels there are.")]
@@ -35,7 +34,8 @@ def command(file: options.File = None, snippet: options.Snippet = None, target: 
     """Say why a program became what it did: its derivation, rule by rule with the cost after each, and why not otherwise."""
     program = options.program(snippet, file, target, math, knobs, rules, budget, traced=True)
     out = options.console(stderr=json is not None and str(json) == "-")
-    from emmy.cli import derivations, reasons
+    from emmy.cli import derivations, reasons, schedules
+    from emmy.ir.tile_text import signature
 
     if why_not is not None:
         rule, answers = reasons.ask(program, why_not)
@@ -47,7 +47,7 @@ def command(file: options.File = None, snippet: options.Snippet = None, target: 
     from emmy.tune import choose
     from emmy.tune.explanation import explain
 
-    best = choose.Rows(program.target, program.math, tuple(program.rules["tile"]))
+    best = choose.Rows(program.target, program.math, tuple(program.rules["tile"]), program.evidence)
     told = [explain(region, best, program.pins, alternatives) for region in program.regions]
     for k, (stretch, explanation) in enumerate(zip(program.stretches, told, strict=True)):
         if len(told) > 1 or len(stretch.uses) > 1:
@@ -57,10 +57,8 @@ def command(file: options.File = None, snippet: options.Snippet = None, target: 
         out.print()
         out.print(rules_fired(program))
     for scheduled in program.choice.scheduled.values() if rows else ():
-        kernel = scheduled.kernel
-        reads, writes = (", ".join(f"{t.name}: {t.element}{list(t.shape)}" for t in of) for of in (kernel.tensors, kernel.outputs))
-        out.print(f"\nkernel {kernel.name}({reads}) -> {writes}", markup=False, soft_wrap=True)
-        out.print(legal_rows(scheduled, program, rows))
+        out.print(f"\n{signature(scheduled.kernel)}", markup=False, soft_wrap=True)
+        out.print(schedules.table(schedules.of_kernel(program, scheduled.kernel.name, scheduled, most=rows)))
     if json is not None:
         regions = [{"uses": len(s.uses), **derivations.facts(t)} for s, t in zip(program.stretches, told, strict=True)]
         options.write_json(json, {"regions": regions})
@@ -94,23 +92,3 @@ def known(program: Program) -> dict[str, Rule]:
 
     further = (rule for file in program.rules["loop"] for rule in parse(*file).rules)
     return {rule.name: rule for rule in (*house("loop"), *further)}
-
-
-def legal_rows(scheduled: Scheduled, program: Program, most: int) -> Table:
-    """The cheapest legal rows of a kernel with the predicted time of each; the chosen one is marked."""
-    from rich.table import Table
-
-    from emmy.egraph.schedule import schedules
-    from emmy.tune.features import Census, features
-    from extract import cost, hardware
-
-    chosen, gpu = scheduled.kernel.schedule, hardware.for_target(program.target)
-    kernel = scheduled.kernel.replace(schedule=None)
-    found = schedules(kernel, program.target, program.math, "", program.rules["tile"])
-    census = Census(kernel)
-    priced = sorted(((cost.seconds(features(census, s), gpu) * 1e6, s) for s in found), key=lambda p: (p[0], p[1] != chosen, str(p[1].row)))
-    table = Table("", "row", "form", "predicted", box=None, pad_edge=False, caption=f"{len(found)} legal rows", caption_justify="left")
-    table.columns[3].justify = "right"
-    for us, schedule in [p for k, p in enumerate(priced) if k < most or p[1] == chosen]:
-        table.add_row("*" if schedule == chosen else "", str(schedule.row), schedule.form, f"{us:.2f} µs")
-    return table

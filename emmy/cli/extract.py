@@ -11,7 +11,6 @@ from emmy.cli import options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from emmy.ir.tile_ir import Kernel
     from emmy.tune.choose import Alternative, Choice
 
 Top = Annotated[int, typer.Option(min=1, help="How many programs to list, the cheapest first.")]
@@ -28,7 +27,8 @@ def command(file: options.File = None, snippet: options.Snippet = None, top: Top
     program = options.program(snippet, file, target, math, "", rules)
     from emmy.tune.choose import alternatives
 
-    found = alternatives(program.loop, program.stretches, program.regions, program.target, program.math, top, extra=program.rules["tile"])
+    found = alternatives(program.loop, program.stretches, program.regions, program.target, program.math, top, extra=program.rules["tile"],
+                         evidence=program.evidence)
     out = options.console(stderr=json is not None and str(json) == "-")
     for n, alternative in enumerate(found, 1):
         kernels, weighed = alternative.choice.program.kernels, alternative.seconds * 1e6
@@ -41,7 +41,7 @@ def command(file: options.File = None, snippet: options.Snippet = None, top: Top
 
 def predicted(choice: Choice) -> float:
     """Microseconds of all launches."""
-    return sum(choice.scheduled[k.name].seconds for k in choice.program.kernels) * 1e6
+    return choice.predicted * 1e6
 
 
 def table(choice: Choice) -> Table:
@@ -52,21 +52,20 @@ def table(choice: Choice) -> Table:
     for column in ("kernel", "identity", "row", "writes"):
         shown.add_column(column, overflow="fold")
     shown.add_column("predicted", justify="right")
-    for k in choice.program.kernels:
-        said = of_kernel(choice, k)
+    for said in kernels_of(choice):
         shown.add_row(said["kernel"], said["identity"], said["row"], ", ".join(said["writes"]), f"{said['predicted_us']:.2f} µs")
     return shown
 
 
-def of_kernel(choice: Choice, kernel: Kernel) -> dict[str, Any]:
-    """A kernel as JSON says it."""
-    scheduled = choice.scheduled[kernel.name]
-    return {"kernel": kernel.name, "identity": scheduled.identity, "row": str(kernel.schedule.row) if kernel.schedule else "",
-            "reads": [t.name for t in kernel.tensors], "writes": [t.name for t in kernel.outputs], "predicted_us": scheduled.seconds * 1e6}
+def kernels_of(choice: Choice) -> list[dict[str, Any]]:
+    """The kernels as JSON says them; the time of a launch of several is told with the first."""
+    return [{"kernel": k.name, "identity": choice.scheduled[k.name].identity, "row": str(k.schedule.row) if k.schedule else "",
+             "reads": [t.name for t in k.tensors], "writes": [t.name for t in k.outputs],
+             "predicted_us": choice.seconds(launch) * 1e6 if k is launch[0] else 0.0}
+            for launch in choice.launches for k in launch]
 
 
 def fields(alternative: Alternative) -> dict[str, Any]:
     """A program as JSON says it."""
     choice = alternative.choice
-    return {"predicted_us": predicted(choice), "weighed_us": alternative.seconds * 1e6,
-            "kernels": [of_kernel(choice, k) for k in choice.program.kernels]}
+    return {"predicted_us": predicted(choice), "weighed_us": alternative.seconds * 1e6, "kernels": kernels_of(choice)}

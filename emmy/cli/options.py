@@ -26,10 +26,13 @@ File = Annotated[str | None, typer.Argument(metavar="FILE.py:NAME", help="A func
 Target = Annotated[str | None, typer.Option(help="sm_90a (the default), sm_80, sm_89 or sm_120.", show_default=False)]
 Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder sums and fuse roundings.")]
 Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", show_default=False,
-                                    help="Fields of the schedule row to fix, as WORK=t256,TILE=v4.")]
+                                    help="Fields of the schedule row to fix, as WORK=t256,TILE=v4; of one kernel as TILE@KERNEL=v4, "
+                                    "by the beginning of its name or identity, or the tensor that it writes.")]
 Rules = Annotated[list[Path] | None, typer.Option(help="A further rule file, after those in EMMY_RULES; repeatable.", show_default=False)]
 Budget = Annotated[str, typer.Option(metavar="NODES[,SECONDS]", show_default=False, help="What each phase of saturation may "
                                      "spend, 60000,20 if not given. Where one has, it ends, and a warning names the rule that grew it.")]
+Measured = Annotated[bool, typer.Option("--measured/--predicted", help="Let times that `emmy tune` has measured on that GPU outrank "
+                                        "predicted ones.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON; - is the standard output.", show_default=False)]
 
 
@@ -47,30 +50,27 @@ def captured(snippet: str | None, file: str | None) -> Captured:
 
 
 def program(snippet: str | None, file: str | None, target: str | None, math: str, knobs: str = "",
-            rules: Sequence[Path] | None = None, budget: str = "", *, traced: bool = False) -> Program:
+            rules: Sequence[Path] | None = None, budget: str = "", *, traced: bool = False, measured: bool = True) -> Program:
     """The program that the command line names; every option is checked before the program is captured."""
     check(target or DEFAULT_TARGET, math, knobs, rules, budget)
     found = captured(snippet, file)
     from emmy.pipeline import Program
+    from emmy.tune.evidence import Evidence
 
-    return Program(found, target or DEFAULT_TARGET, math, rules or (), knobs, budget, traced)
+    return Program(found, target or DEFAULT_TARGET, math, rules or (), knobs, budget, traced, None if measured else Evidence())
 
 
 def check(target: str, math: str, knobs: str = "", rules: Sequence[Path] | None = None, budget: str = "") -> None:
     """EmmyError for an option that names nothing."""
     from emmy.egraph import rulebook
     from emmy.egraph.budget import Budget
-    from emmy.ir import tile_ir
-    from emmy.ir.node import IRError
+    from emmy.tune import pins
 
     rulebook.hardware_rules(target)
     rulebook.math_classes(math)
     rulebook.extra_rules(rules or ())
     Budget.parse(budget)
-    try:
-        tile_ir.parse_row(knobs)
-    except IRError as error:
-        raise EmmyError(f"knobs: {error}", "give them in --knobs or EMMY_KNOBS as WORK=t256,TILE=v4") from error
+    pins.parse(knobs)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -9,19 +9,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.errors import EmmyError
 from emmy.evaluate.error import Error, compare, tolerance
+from emmy.instructions.resources import thread_statements
 from emmy.runtime.arrays import to_torch
 from emmy.runtime.plan import Launch, Plan, Role
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from emmy.ir.kernel_ir import Kernel, Stmt
+    from emmy.ir import torch_ir
+    from emmy.ir.kernel_ir import Kernel
     from emmy.pipeline import Program
+    from emmy.runtime.beside import Beside
     from emmy.runtime.bundle import Bundle
+    from emmy.runtime.profile import Counters
 
 SIMULATED = 100_000_000     # thread-statements that the simulator runs unasked: a minute or two
 
@@ -53,13 +58,17 @@ class KernelRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run found.  `device_us` is a run's time on the GPU, `call_us` the host's time of a call; None unless measured."""
+    """What a run found.  `device_us` is a run's time on the GPU, `call_us` the host's time of a call; None unless measured.  `bench`: the
+    times of others beside it; `counters`: what the profiler counted of each launch, or why it did not."""
 
     device: str
     results: dict[str, Result]
     kernels: tuple[KernelRun, ...]
     device_us: float | None = None
     call_us: float | None = None
+    bench: Beside | None = None
+    counters: tuple[Counters, ...] = ()
+    uncounted: str = ""
 
     @property
     def correct(self) -> bool:
@@ -70,12 +79,15 @@ class Outcome:
         return sum(k.launch.predicted_us for k in self.kernels)
 
     def fields(self) -> dict[str, Any]:
-        """The outcome as JSON values."""
+        """The outcome as JSON values; what was not asked for has no key."""
         errors = {name: r.error._asdict() | {"tolerance": r.tolerance, "eager_relative": r.eager and r.eager.relative, "correct": r.right}
                   for name, r in self.results.items()}
         timing = {"predicted_us": self.predicted_us, "device_us": self.device_us, "call_us": self.call_us}
         return {"error": max((r.error.relative for r in self.results.values()), default=0.0), "errors": errors, "correct": self.correct,
-                "device": self.device, "kernels": [k.fields() for k in self.kernels], "timing": timing}
+                "device": self.device, "kernels": [k.fields() for k in self.kernels], "timing": timing,
+                **({"bench": self.bench.fields()} if self.bench else {}),
+                **({"counters": [c._asdict() for c in self.counters]} if self.counters else {}),
+                **({"uncounted": self.uncounted} if self.uncounted else {})}
 
 
 def judge(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any], eager: Mapping[str, Any] | None) -> dict[str, Result]:
@@ -121,17 +133,12 @@ def on_cpu(program: Program, simulate: bool, force: bool, out: Console) -> Outco
 
 def expect(kernels: Sequence[Kernel], force: bool, out: Console) -> None:
     """Say how much there is to simulate; EmmyError if it is too much and not forced."""
-    work = sum(k.threads * statements(k.body) for k in kernels)
+    work = sum(map(thread_statements, kernels))
     if work > SIMULATED and not force:
         raise EmmyError(f"the simulator would run {work:.1e} thread-statements, more than {SIMULATED:.0e}",
                         "take smaller inputs or --device numpy, or add --force and wait")
     if work > SIMULATED / 10:
         out.print(f"simulating {work:.1e} thread-statements takes a while")
-
-
-def statements(body: tuple[Stmt, ...]) -> int:
-    """The statements that a thread runs, loops of unknown length counted once."""
-    return sum(1 + s.trips * sum(map(statements, s.bodies)) for s in body)
 
 
 # -- on a GPU -------------------------------------------------------------------------------------------------------
@@ -160,8 +167,8 @@ def gpu_target(wanted: str | None) -> str:
                         "leave --target out, or run on --device numpy") from error
 
 
-def on_cuda(program: Program) -> Outcome:
-    """Build with nvcc, run and judge on the GPU, and time what is right."""
+def on_cuda(program: Program, bench: bool = False) -> Outcome:
+    """Build with nvcc, run and judge on the GPU, and time what is right; `bench`: beside eager and torch.compile."""
     from emmy.runtime.build import build
     from emmy.runtime.launch import cuda_device
 
@@ -171,11 +178,11 @@ def on_cuda(program: Program) -> Outcome:
     tensors = {name: x.detach().to(device) for name, x in captured.tensors.items()}
     inputs = {name: tensors[name] for name in captured.inputs}
     reports = {name: dataclasses.asdict(r) for name, r in built.functions.items()}
-    return launched(plan, built.cubin, reports, inputs, tensors, references(program, tensors))
+    return launched(plan, built.cubin, reports, inputs, tensors, references(program, tensors), program.torch if bench else None)
 
 
-def of_bundle(bundle: Bundle) -> Outcome:
-    """Run a bundle on the GPU, judge and time it."""
+def of_bundle(bundle: Bundle, bench: bool = False) -> Outcome:
+    """Run a bundle on the GPU, judge and time it; `bench`: beside eager and torch.compile."""
     from emmy.runtime.bundle import pick
     from emmy.runtime.launch import cuda_device
 
@@ -191,12 +198,23 @@ def of_bundle(bundle: Bundle) -> Outcome:
 
         eager = dict(zip(bundle.plan.outputs, evaluate_torch(example.program, tensors), strict=True))
     wanted = example.references, eager
-    return launched(bundle.plan, bundle.cubins[target], bundle.reports.get(target, {}), example.inputs, tensors, wanted)
+    other = example.program
+    if bench and other is None:
+        snippet = bundle.recipe or bundle.meta.get("case")
+        if not isinstance(snippet, str) or not snippet.strip():
+            raise EmmyError("the bundle does not say which program it is, so nothing can run beside it",
+                            "run the program itself: emmy run -c …")
+        from emmy.capture.snippet import capture_snippet
+
+        other = capture_snippet(snippet).program
+    return launched(bundle.plan, bundle.cubins[target], bundle.reports.get(target, {}), example.inputs, tensors, wanted,
+                    other if bench else None)
 
 
 def launched(plan: Plan, cubin: bytes, reports: Mapping[str, Mapping[str, int]], inputs: Mapping[str, Any], tensors: Mapping[str, Any],
-             wanted: tuple[Mapping[str, Any], Mapping[str, Any] | None]) -> Outcome:
-    """Run a plan on the GPU that `tensors` are on."""
+             wanted: tuple[Mapping[str, Any], Mapping[str, Any] | None], other: torch_ir.Program | None = None) -> Outcome:
+    """Run a plan on the GPU that `tensors` are on; beside the program `other` as torch runs it, if it is given."""
+    from emmy.runtime.beside import beside
     from emmy.runtime.launch import Executable
     from emmy.runtime.timing import call_us, device_us
 
@@ -205,17 +223,18 @@ def launched(plan: Plan, cubin: bytes, reports: Mapping[str, Mapping[str, int]],
     outputs = dict(zip(plan.outputs, run(*arguments, out=run.poisoned()), strict=True))
     results = judge(plan, outputs, *wanted)
     times: dict[int, float] = {}
-    whole = call = None
+    whole = call = bench = None
     if all(r.right for r in results.values()) and plan.launches:
         once = functools.partial(run, *arguments)
         whole, call = device_us(once), call_us(once)
+        bench = beside(run, other, tensors, arguments, wanted[0]) if other is not None else None
         times = {0: whole} if len(plan.launches) == 1 else kernel_times(plan, cubin, tensors)
     kernels: list[KernelRun] = []
     for k, x in enumerate(plan.launches):
         report = reports.get(x.kernel, {})
         shared = report["shared_bytes"] + x.shared_bytes if report else None
         kernels.append(KernelRun(x, report.get("registers"), shared, times.get(k)))
-    return Outcome("cuda", results, tuple(kernels), whole, call)
+    return Outcome("cuda", results, tuple(kernels), whole, call, bench)
 
 
 def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[int, float]:
@@ -225,12 +244,34 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
 
     held, times = dict(tensors), {}
     for k, x in enumerate(plan.launches):
-        (written,) = (name for name in x.arguments if name not in held)
-        reads = tuple(dict.fromkeys(name for name in x.arguments if name != written))
-        roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), written: "output"}
+        written = tuple(name for name in x.arguments if name not in held)
+        reads = tuple(dict.fromkeys(name for name in x.arguments if name in held))
+        roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
         buffers = tuple(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items())
-        run = Executable(dataclasses.replace(plan, buffers=buffers, launches=(x,), inputs=reads, outputs=(written,)), cubin, {})
+        run = Executable(dataclasses.replace(plan, buffers=buffers, launches=(x,), inputs=reads, outputs=written), cubin, {})
         arguments = tuple(held[name] for name in reads)
-        held[written], *_ = run(*arguments)
+        held |= zip(written, run(*arguments), strict=True)
         times[k] = device_us(functools.partial(run, *arguments))
     return times
+
+
+def counted(outcome: Outcome, program: Program, snippet: str | None) -> Outcome:
+    """The outcome of a program's run with what the profiler counts of it, as a bundle."""
+    import tempfile
+
+    from emmy.pipeline import write_bundle
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profiled.emmy"
+        write_bundle(program, path, [program.target], recipe=snippet)
+        return with_counters(outcome, path)
+
+
+def with_counters(outcome: Outcome, bundle: Path) -> Outcome:
+    """The outcome with what the profiler counts of a bundle, or why it does not."""
+    from emmy.runtime.profile import profile
+
+    try:
+        return dataclasses.replace(outcome, counters=profile(bundle))
+    except EmmyError as error:
+        return dataclasses.replace(outcome, uncounted=error.message)

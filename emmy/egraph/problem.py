@@ -139,8 +139,9 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
     cheap = light(outlined)
     solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
     home = {n: k.home for n, k in outlined.kept.items()}
+    shapes = {n: outlined.tensors[n].shape for n in outlined.kept}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
-                   slot_seconds(gpu))
+                   slot_seconds(gpu), shapes)
 
 
 def waiting(region: Region) -> dict[int, frozenset[int]]:

@@ -22,7 +22,8 @@ MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what eac
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
              "moments", "twist", "cut", "split"),
-    "tile": ("syntax", "fold", "place", "atom", "stage", "tensor", "strategy", "wgmma", "wgmma_twist", "live"),
+    "tile": ("syntax", "fold", "place", "atom", "stage", "tensor", "strategy", "wgmma", "wgmma_twist", "live",
+             "group"),
 }
 
 

@@ -45,6 +45,18 @@ def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = 
     return tuple(legal)
 
 
+def candidates(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
+               extra: Iterable[tuple[str, str]] = ()) -> dict[tile.Schedule, tuple[str, ...]]:
+    """Every schedule that a rule proposes for `kernel`, in a fixed order, and which of `PREMISES` it fails: none if it is legal."""
+    wanted = tile.parse_row(pins)
+    with saturated(kernel, target, math, wanted, extra) as graph:
+        read = _Reader(graph)
+        legal = set(read.rows("Scheduled", lambda r: r.output == read.kernel))
+        held = {premise: set(read.rows(premise)) for premise in PREMISES}
+        return {s: () if s in legal else tuple(p for p, those in held.items() if s not in those)
+                for s in read.rows("Candidate") if matches(s.row, wanted)}
+
+
 @contextlib.contextmanager
 def saturated(kernel: tile.Kernel, target: str, math: str, pins: tile.Row, extra: Iterable[tuple[str, str]] = ()) -> Iterator[EGraph]:
     """The e-graph of a kernel's forms and rows, until the end of a `with` block."""

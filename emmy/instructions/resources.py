@@ -37,6 +37,14 @@ def resources(kernel: Kernel) -> Resources:
     return Resources(kernel.shared_bytes, registers, round(moved * kernel.threads), flops * kernel.threads)
 
 
+def thread_statements(kernel: Kernel) -> int:
+    """The statements that all threads of a launch run, loops of unknown length counted once: what the simulator has to do."""
+    def count(body: tuple[Stmt, ...]) -> int:
+        return sum(1 + s.trips * sum(map(count, s.bodies)) for s in body)
+
+    return kernel.threads * count(kernel.body)
+
+
 def _flops(e: Apply) -> float:
     return sum(OPERATORS[x.op].flops * (2 if x.op == "fma" else 1) for x in subexpressions(e)
                if isinstance(x, Apply) and x.args[-1].dtype.kind == "float")

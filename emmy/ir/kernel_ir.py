@@ -119,12 +119,14 @@ class GlobalBuffer(Node):
 
 
 class SharedBuffer(Node):
-    """`length` elements of a block's shared memory, aligned to `alignment` bytes; swizzled tiles need 1024."""
+    """`length` elements of a block's shared memory, aligned to `alignment` bytes; swizzled tiles need 1024.  It lies from byte `start` on,
+    over others if no block uses both; or, if that is None, behind the buffer before it."""
 
     name: str
     element: DType
     length: int
     alignment: int = 16
+    start: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -207,12 +209,13 @@ class Kernel(Node):
 
     @property
     def shared_offsets(self) -> tuple[int, ...]:
-        """Where each shared buffer begins, in bytes, and where the last one ends."""
-        offsets, end = [], 0
+        """Where each shared buffer begins, in bytes, and how many bytes they take."""
+        offsets, end, most = [], 0, 0
         for b in self.shared:
-            offsets.append(-(-end // b.alignment) * b.alignment)
+            offsets.append(-(-end // b.alignment) * b.alignment if b.start is None else b.start)
             end = offsets[-1] + b.bytes
-        return (*offsets, end)
+            most = max(most, end)
+        return (*offsets, most)
 
     @property
     def shared_bytes(self) -> int:
@@ -356,6 +359,8 @@ def verify(kernel: Kernel) -> None:
                 raise IRError(f"{kernel.name}: buffer {b!r}")
             case SharedBuffer(_, _, length, alignment) if length < 0 or alignment not in (16, 32, 64, 128, 256, 512, 1024):
                 raise IRError(f"{kernel.name}: buffer {b!r}; a shared buffer is aligned to a power of two from 16 to 1024 bytes")
+            case SharedBuffer(_, _, _, alignment, start) if start is not None and (start < 0 or start % alignment):
+                raise IRError(f"{kernel.name}: {b.name} begins at byte {start}, which its alignment, {alignment}, does not divide")
             case TensorMap(_, of, element, shape):
                 found = buffers.get(of)
                 if not isinstance(found, GlobalBuffer) or found.element is not element or found.length < b.reach:

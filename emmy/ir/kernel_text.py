@@ -46,7 +46,8 @@ def show(kernel: Kernel) -> str:
     parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]" for b in kernel.parameters]
     parameters += [f"map {m.name} of {m.buffer}: {m.element}{_tuple(m.shape)} box{_tuple(m.box)} swizzle {m.swizzle}"
                    f"{f' start {m.start}' * (m.start > 0)}{f' pitches{_tuple(m.pitches)}' * bool(m.pitches)}" for m in kernel.maps]
-    shared = [f"  shared {b.name}: {b.element}[{b.length}]{f' align {b.alignment}' * (b.alignment != 16)};" for b in kernel.shared]
+    places = (f"{f' align {b.alignment}' * (b.alignment != 16)}{'' if b.start is None else f' at {b.start}'}" for b in kernel.shared)
+    shared = [f"  shared {b.name}: {b.element}[{b.length}]{place};" for b, place in zip(kernel.shared, places, strict=True)]
     cluster = f" cluster({kernel.cluster})" * (kernel.cluster != 1)
     head = f"kernel {kernel.name}({', '.join(parameters)}) grid{_tuple(kernel.grid)} block({kernel.block}){cluster} {{"
     return "\n".join([head, *shared, *("  " + line for s in kernel.body for line in print_statement(s)), "}"]) + "\n"
@@ -198,7 +199,9 @@ class _Parser:
         self.take("{")
         shared = []
         while self.skip("shared"):
-            shared.append(SharedBuffer(*self.buffer(), *((self.integer(),) if self.skip("align") else ())))
+            found = self.buffer()
+            alignment = self.integer() if self.skip("align") else 16
+            shared.append(SharedBuffer(*found, alignment, self.integer() if self.skip("at") else None))
             self.take(";")
         body = self.statements()
         self.take("")

@@ -35,6 +35,10 @@ class Node(metaclass=_Interned):
         fields = ", ".join(repr(getattr(self, f.name)) for f in dataclasses.fields(self))
         return f"{type(self).__name__}({fields})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, it is built from its fields again: it is interned in the process that reads it, too."""
+        return type(self), tuple(getattr(self, f.name) for f in dataclasses.fields(self))
+
     def replace(self, **changes: Any) -> Any:
         """The node with some fields changed."""
         return dataclasses.replace(self, **changes)

@@ -10,7 +10,9 @@ A schedule row is the canonical spelling of how the tree is placed on the machin
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Sequence
 from functools import cached_property
 
 from emmy.ir import loop_ir as loop
@@ -75,17 +77,18 @@ class Tensor(Node):
 
 
 class Row(Node):
-    """A schedule row.  Empty fields are not printed; `print ∘ parse` is the identity."""
+    """A schedule row.  Empty fields are not printed; `print ∘ parse` is the identity.  PLACE=beside: the kernel's blocks lie beside those
+    of the kernel before it, in one launch."""
 
     work: str = ""
     tile: str = ""
     reduce: str = ""
     stage: str = ""
     raster: str = ""
+    place: str = ""
 
     def __str__(self) -> str:
-        values = self.work, self.tile, self.reduce, self.stage, self.raster
-        return ",".join(f"{name}={value}" for name, value in zip(ROW_FIELDS, values, strict=True) if value)
+        return ",".join(f"{name}={value}" for name in ("PLACE", *ROW_FIELDS[:-1]) if (value := getattr(self, name.lower())))
 
     @cached_property
     def threads(self) -> int:
@@ -96,7 +99,7 @@ class Row(Node):
         return 128 * (size + 1) if "/ws" in self.work else size * (32 if self.work.startswith("w") else 1)
 
 
-ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER")
+ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER", "PLACE")
 
 
 def parse_row(text: str) -> Row:
@@ -168,6 +171,33 @@ class Program(Node):
     inputs: tuple[str, ...]
     kernels: tuple[Kernel, ...]
     outputs: tuple[tuple[str, str], ...]
+
+
+BESIDE = "beside"
+
+
+def launches(kernels: Sequence[Kernel]) -> tuple[tuple[Kernel, ...], ...]:
+    """The kernels of each launch: one, and those that lie beside it.  IRError where one waits for another, or there is none before."""
+    found: list[tuple[Kernel, ...]] = []
+    for k in kernels:
+        if k.schedule is None or k.schedule.row.place != BESIDE:
+            found.append((k,))
+            continue
+        if not found:
+            raise IRError(f"{k.name}: PLACE={BESIDE}, and no kernel is before it")
+        written = {t.name: other.name for other in found[-1] for t in other.outputs}
+        if waits := next((t.name for t in k.tensors if t.name in written), None):
+            raise IRError(f"{k.name} reads {waits}, which {written[waits]} writes: they cannot lie beside each other")
+        found[-1] += (k,)
+    return tuple(found)
+
+
+def launch_name(kernels: Sequence[Kernel]) -> str:
+    """The name of a launch's function: that of its kernel, or of several one that their names and rows give."""
+    if len(kernels) == 1:
+        return kernels[0].name
+    text = "\n".join(f"{k.name} {k.schedule.row if k.schedule else ''}" for k in kernels)
+    return f"beside_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 def free_axes(roots: tuple[Value, ...]) -> dict[Value, frozenset[int]]:

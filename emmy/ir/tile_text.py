@@ -64,9 +64,6 @@ def print_kernel(kernel: tile.Kernel) -> str:
         block = [head, *(f"  {line}" for line in (*lets, last))] if lets else [f"{head} {last}"]
         lines.extend("  " * depth + line for line in block)
 
-    def tensor(t: tile.Tensor) -> str:
-        return f"{spelled(t.name, ())}: {type_text(t.element, t.shape)}"
-
     lines: list[str] = []
     if kernel.schedule is not None:
         s = kernel.schedule
@@ -87,9 +84,14 @@ def print_kernel(kernel: tile.Kernel) -> str:
             put(f"{f.name}[{spans[0]}] = {head}{upto} :", f.lifts[0], depth)
     for output, value in zip(kernel.outputs, kernel.results, strict=True):
         put(f"store {spelled(output.name, ())}[{several(kernel.outer)}] =", value)
-    reads, writes = (", ".join(map(tensor, of)) for of in (kernel.tensors, kernel.outputs))
-    head = f"kernel {spelled(kernel.name, ())}({reads}) -> {writes} {{"
-    return "\n".join([head, *(f"  {line}" for line in lines), "}", ""])
+    return "\n".join([f"{signature(kernel)} {{", *(f"  {line}" for line in lines), "}", ""])
+
+
+def signature(kernel: tile.Kernel) -> str:
+    """The first line of a kernel's text: its name, and the tensors that it reads and writes with their types."""
+    sides = kernel.tensors, kernel.outputs
+    reads, writes = (", ".join(f"{spelled(t.name, ())}: {type_text(t.element, t.shape)}" for t in of) for of in sides)
+    return f"kernel {spelled(kernel.name, ())}({reads}) -> {writes}"
 
 
 class _Parser(BodyReader):

@@ -44,11 +44,12 @@ def _indices(body: str) -> list[str]:
 
 
 def _shared(kernel: Kernel) -> list[str]:
-    """The shared buffers: declared one by one, or parts of one dynamic array where they exceed what may be declared."""
-    if not kernel.dynamic_shared_bytes:
+    """The shared buffers: declared one by one, or parts of one array where they lie over each other, or exceed what may be declared."""
+    if not kernel.dynamic_shared_bytes and all(b.start is None for b in kernel.shared):
         return [f"  __shared__ __align__({b.alignment}) {TYPES[b.element]} {b.name}[{max(b.length, 1)}];" for b in kernel.shared]
     most = max(b.alignment for b in kernel.shared)
-    lines = [f"  extern __shared__ __align__({most}) unsigned char shared_memory[];"]
+    extern, length = ("extern ", "") if kernel.dynamic_shared_bytes else ("", max(kernel.shared_bytes, 1))
+    lines = [f"  {extern}__shared__ __align__({most}) unsigned char shared_memory[{length}];"]
     for b, offset in zip(kernel.shared, kernel.shared_offsets, strict=False):
         lines.append(f"  {TYPES[b.element]}* const {b.name} = reinterpret_cast<{TYPES[b.element]}*>(shared_memory + {offset});")
     return lines

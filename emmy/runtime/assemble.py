@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Kernel, TensorMap
 from emmy.runtime.plan import Buffer, Launch, Plan, Role
+from emmy.tune.beside import read_again
 from emmy.tune.features import Census, operations
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def assemble(program: Program) -> Plan:
         kind: Role = "output" if t.name in results else "workspace"
         buffers.append(Buffer(t.name, t.element, t.shape, kind))
     functions = {kernel.name: kernel for kernel in program.kernels}
-    launches = tuple(launch(functions[k.name], k, program) for k in choice.program.kernels if k.name in functions)
+    launches = tuple(launch(functions[tile.launch_name(kernels)], kernels, "+".join(choice.scheduled[k.name].identity for k in kernels),
+                            choice.seconds(kernels)) for kernels in choice.launches)
     name = "_".join(dict.fromkeys(choice.scheduled)) or "empty"
     return Plan(name, tuple(buffers), launches, tuple(captured.inputs), results, program.cuda, program.target, program.math)
 
@@ -43,14 +45,21 @@ def unread(name: str, program: Program) -> Buffer:
     return Buffer(name, dtype_of(tensor.dtype, f"input {name}"), tuple(tensor.shape), "input")
 
 
-def launch(kernel: Kernel, tiled: tile.Kernel, program: Program) -> Launch:
-    """The launch of one kernel, with what the model says of it."""
-    assert tiled.schedule is not None
-    scheduled = program.choice.scheduled[tiled.name]
-    arguments = tuple(t.name for t in (*tiled.tensors, *tiled.outputs))
-    return Launch(kernel.name, arguments, kernel.grid, kernel.block, kernel.dynamic_shared_bytes, scheduled.identity,
-                  str(tiled.schedule.row), int(Census(tiled).dram), float(operations(tiled)), scheduled.seconds * 1e6,
-                  maps(kernel, arguments))
+def launch(function: Kernel, kernels: tuple[tile.Kernel, ...], identity: str, seconds: float) -> Launch:
+    """One launch, with what the model says of it and `seconds` that it is expected to take."""
+    rows = " ".join(str(k.schedule.row) for k in kernels if k.schedule is not None)
+    arguments = tuple(t.name for k in kernels for t in (*k.tensors, *k.outputs))
+    moved, work = sum(Census(k).dram for k in kernels) - read_again(kernels), sum(map(operations, kernels))
+    return Launch(function.name, arguments, function.grid, function.block, function.dynamic_shared_bytes, identity, rows, int(moved),
+                  float(work), seconds * 1e6, maps(function, arguments))
+
+
+def alone(kernel: Kernel, tiled: tile.Kernel, identity: str, seconds: float, target: str, math: str, source: str) -> Plan:
+    """The plan of a program that is one kernel, whose module has the CUDA text `source`."""
+    reads, writes = (tuple(t.name for t in of) for of in (tiled.tensors, tiled.outputs))
+    buffers = [Buffer(t.name, t.element, t.shape, "input") for t in tiled.tensors]
+    buffers += [Buffer(t.name, t.element, t.shape, "output") for t in tiled.outputs]
+    return Plan(kernel.name, tuple(buffers), (launch(kernel, (tiled,), identity, seconds),), reads, writes, source, target, math)
 
 
 def maps(kernel: Kernel, arguments: tuple[str, ...]) -> tuple[TensorMap, ...]:

@@ -169,7 +169,7 @@ def save(path: str | os.PathLike[str], plan: Plan, cubins: Mapping[str, bytes], 
     for g, group in groups.items():
         for k, (name, array) in enumerate(group.items()):
             index[g][name] = {"file": f"arrays/{g}/{k}.npy", "dtype": element_of(array).name}
-            files[index[g][name]["file"]] = _npy(array)
+            files[index[g][name]["file"]] = npy(array)
     counts = {target: {kernel: dict(r) if isinstance(r, Mapping) else dataclasses.asdict(r) for kernel, r in of.items()}
               for target, of in (reports or {}).items()}
     manifest = {"format": FORMAT, "plan": plan.fields() | {"source": ""}, "targets": list(cubins), "reports": counts,
@@ -198,7 +198,7 @@ def load(path: str | os.PathLike[str]) -> Bundle:
             plan = Plan.from_fields(manifest["plan"] | {"source": archive.read("source.cu").decode()})
             cubins = {t: archive.read(f"cubins/{t}.cubin") for t in manifest["targets"]}
             index = manifest["data"]["arrays"]
-            arrays = {g: {n: _array(archive.read(x["file"]), x["dtype"]) for n, x in index.get(g, {}).items()} for g in GROUPS}
+            arrays = {g: {n: array_of(archive.read(x["file"]), x["dtype"]) for n, x in index.get(g, {}).items()} for g in GROUPS}
             return Bundle(plan, cubins, manifest["reports"], **arrays, recipe=manifest["data"].get("source"), meta=manifest["meta"])
     except FileNotFoundError as error:
         raise EmmyError(f"there is no bundle {path}", "Build it with `emmy build`.") from error
@@ -206,12 +206,14 @@ def load(path: str | os.PathLike[str]) -> Bundle:
         raise EmmyError(f"{path} is not a whole bundle: {error}", "Build it again, and copy it in binary mode.") from error
 
 
-def _npy(x: Any) -> bytes:
+def npy(x: Any) -> bytes:
+    """An array as the bytes of an .npy file; bf16 as its bits in uint16."""
     file, array = io.BytesIO(), to_numpy(x)
     np.save(file, array.view(np.uint16) if element_of(x).name == "bf16" else array, allow_pickle=False)
     return file.getvalue()
 
 
-def _array(content: bytes, dtype: str) -> np.ndarray:
+def array_of(content: bytes, dtype: str) -> np.ndarray:
+    """The inverse of `npy` for an array of the IR type named `dtype`."""
     array = np.load(io.BytesIO(content), allow_pickle=False)
     return np.asarray(array.view(named(dtype).numpy))

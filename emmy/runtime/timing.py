@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from emmy.errors import EmmyError
 
 Run = Callable[[], object]
-TURN_US = 20_000.0  # device time that one replay aims at
+TURN_US = 20_000.0  # device time that one replay aims at, unless told otherwise
 INNER = (1, 50)  # least and most runs in a graph
 CALLS_S = 1.0  # seconds after which calls are no longer repeated
 
@@ -34,8 +34,9 @@ def device_us(run: Run, *, repeats: int = 7) -> float:
     return device_times({"run": run}, repeats=repeats)["run"].us
 
 
-def device_times(candidates: Mapping[str, Run], *, repeats: int = 7) -> dict[str, Timing]:
-    """The device time of each candidate.  A candidate launches on torch's current stream and may allocate, but must not synchronize."""
+def device_times(candidates: Mapping[str, Run], *, repeats: int = 7, turn_us: float = TURN_US) -> dict[str, Timing]:
+    """The device time of each candidate, from `repeats` replays of about `turn_us` of device time.  A candidate launches on torch's
+    current stream and may allocate, but must not synchronize."""
     import torch
 
     flush = _flusher()
@@ -44,7 +45,7 @@ def device_times(candidates: Mapping[str, Run], *, repeats: int = 7) -> dict[str
     for name, run in candidates.items():
         _warm_up(run)
         once = _elapsed_us(_graph([flush, run]))
-        inner = min(max(round(TURN_US / max(once, 1.0)), INNER[0]), INNER[1])
+        inner = min(max(round(turn_us / max(once, 1.0)), INNER[0]), INNER[1])
         if inner not in baselines:
             baselines[inner] = _graph([flush] * inner)
         try:
@@ -79,67 +80,6 @@ def call_us(run: Run, *, calls: int = 200) -> float:
         times.append((time.perf_counter_ns() - start) / 1000)
     torch.cuda.synchronize()
     return median(times)
-
-
-class Rates(NamedTuple):
-    """What this GPU does, measured: a copy's traffic (bytes read and written), fp32 fused multiply-adds, bf16 matrix products."""
-
-    copy_TBs: float
-    fp32_TFLOPs: float
-    bf16_TFLOPs: float
-
-
-def measure_rates() -> Rates:
-    """Measure the rates that floors are computed from; a few hundred milliseconds.  EmmyError if the GPU or CuPy is missing."""
-    import torch
-
-    source = torch.randn(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    copy = device_us(lambda: torch.mul(source, 1.0, out=target))     # a kernel: a copy node of a graph is slower
-    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    c = torch.empty_like(a)
-    product = device_us(lambda: torch.matmul(a, b, out=c))
-    return Rates(2 * source.nbytes / copy / 1e6, _fma_tflops(), 2 * 8192**3 / product / 1e6)
-
-
-CHAINS, STEPS, THREADS = 16, 4096, 256
-_FMA = f"""
-extern "C" __global__ void multiply_add(float* out, float a, float b) {{
-  float x[{CHAINS}];
-  #pragma unroll
-  for (int k = 0; k < {CHAINS}; ++k) x[k] = threadIdx.x + k;
-  #pragma unroll 8
-  for (int n = 0; n < {STEPS}; ++n) {{
-    #pragma unroll
-    for (int k = 0; k < {CHAINS}; ++k) x[k] = __fmaf_rn(x[k], a, b);
-  }}
-  float sum = 0;
-  #pragma unroll
-  for (int k = 0; k < {CHAINS}; ++k) sum += x[k];
-  out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
-}}
-"""
-
-
-def _fma_tflops() -> float:
-    """Independent chains of fused multiply-adds on every multiprocessor, two operations each."""
-    try:
-        import cupy
-    except ImportError as error:
-        raise EmmyError("measuring the fp32 rate needs CuPy, which is not installed",
-                        'Install it: pip install "emmy-egraph[cuda]".') from error
-    import torch
-
-    kernel = cupy.RawKernel(_FMA, "multiply_add")
-    blocks = 16 * torch.cuda.get_device_properties("cuda").multi_processor_count
-    out = torch.empty(blocks * THREADS, device="cuda")
-    arguments = (cupy.uint64(out.data_ptr()), cupy.float32(0.999), cupy.float32(0.001))
-
-    def run() -> None:
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-            kernel((blocks,), (THREADS,), arguments)
-
-    return 2 * CHAINS * STEPS * THREADS * blocks / device_us(run) / 1e6
 
 
 @functools.cache

@@ -45,10 +45,11 @@ class Ledger:
     def __init__(self, region: Region, rows: Rows, pins: str = ""):
         self.outlined, self.rows = outline(region), rows
         self.problem = problem(self.outlined, rows.gpu)
-        self.solution = partition.search(self.problem, self.price)
+        (self.weighed, self.chosen), = rows.extract(self.outlined, 1, pins)
         if pins:
-            chosen = map(self.best, self.solution.kernels)
-            rows.found |= rows.pinned({s.identity: s for s in chosen}, pins)
+            chosen = {k.writes: self.best(k) for k in self.chosen.kernels}
+            written = ((s.identity, t) for writes, s in chosen.items() for t in writes)
+            rows.found |= rows.pinned({s.identity: s for s in chosen.values()}, pins, written)
 
     def best(self, kernel: partition.Kernel) -> Scheduled:
         """A kernel with its best row."""
@@ -81,7 +82,7 @@ class Ledger:
 
     def alternative(self, tensor: str) -> Alternative:
         """The best program that keeps a tensor which the chosen one does not, or that does not keep one which it does."""
-        keep = all(tensor not in k.writes for k in self.solution.kernels)
+        keep = all(tensor not in k.writes for k in self.chosen.kernels)
         p = self.problem
         if keep:
             fixed, share = p.rent
@@ -94,7 +95,7 @@ class Ledger:
             found = partition.search(other, self.price)
         except ValueError:
             return Alternative(tensor, keep, None, 0)
-        return Alternative(tensor, keep, found.seconds + rent, len(found.kernels))
+        return Alternative(tensor, keep, self.rows.launched(self.outlined, found)[0] + rent, len(found.kernels))
 
     # -- forms --------------------------------------------------------------------------------------------------
     def forms(self, scheduled: Scheduled) -> list[FormOf]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from math import prod
 from typing import NamedTuple
 
 from emmy.egraph.identity import identify
@@ -15,8 +17,14 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.lower import loop_to_tile
+from emmy.tune import pins as pinning
+from emmy.tune.beside import Launch, Launcher
+from emmy.tune.evidence import Evidence
 from emmy.tune.features import Census, features
 from extract import cost, hardware, partition
+
+ALONE = "alone"     # PLACE=alone, pinned: every kernel has a launch of its own
+RUNNERS_UP = 4      # partitions whose launches are weighed
 
 
 class Scheduled(NamedTuple):
@@ -31,11 +39,26 @@ class Choice(NamedTuple):
     """The program chosen, and each distinct kernel of it by name, as it is called first, with what was predicted.
 
     Kernels of one name are one function: they differ by the tensors they are called on.  `extracted` says of each stretch of the program
-    where its kernels lie in the e-graph."""
+    where its kernels lie in the e-graph; `beside` has the seconds predicted of each launch of several kernels, by its name."""
 
     program: tile.Program
     scheduled: dict[str, Scheduled]
     extracted: tuple[Extracted, ...]
+    beside: dict[str, float]
+
+    @property
+    def launches(self) -> tuple[tuple[tile.Kernel, ...], ...]:
+        """The kernels of each launch; those of nothing are not launched."""
+        return tile.launches([k for k in self.program.kernels if prod(k.shape)])
+
+    def seconds(self, launch: tuple[tile.Kernel, ...]) -> float:
+        """What a launch is predicted to take."""
+        return self.scheduled[launch[0].name].seconds if len(launch) == 1 else self.beside[tile.launch_name(launch)]
+
+    @property
+    def predicted(self) -> float:
+        """The seconds of all launches."""
+        return sum(map(self.seconds, self.launches))
 
     @property
     def outlined(self) -> Outlined:
@@ -56,11 +79,13 @@ class Choice(NamedTuple):
 
 
 class Extracted(NamedTuple):
-    """The kernels of a stretch, in launch order, as bodies from the classes of `outlined` and as calls."""
+    """The kernels of a stretch, in launch order, as bodies from the classes of `outlined` and as calls; and their launches, of kernels next
+    to each other."""
 
     outlined: Outlined
     kernels: tuple[partition.Kernel, ...]
     calls: tuple[Call, ...]
+    launches: tuple[Launch, ...]
 
 
 class Alternative(NamedTuple):
@@ -79,24 +104,27 @@ class Call(NamedTuple):
 
 
 def choose(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region], target: str, math: str = "fast", pins: str = "",
-           extra: Iterable[tuple[str, str]] = ()) -> Choice:
-    """The kernels of least predicted time on the GPU of `target`, for each stretch of `program` with its region, put together in the
-    order of their uses.  `pins` fixes row fields wherever a kernel has such a row; EmmyError if none has."""
-    return alternatives(program, stretches, regions, target, math, 1, pins, extra)[0].choice
+           extra: Iterable[tuple[str, str]] = (), evidence: Evidence | None = None) -> Choice:
+    """The kernels of least time on the GPU of `target`, measured (`evidence`) or predicted, for each stretch of `program` with its region,
+    put together in the order of their uses.  `pins` fixes row fields (`emmy.tune.pins`); EmmyError if no kernel has them, or not the one
+    that they are for.  PLACE=alone among them gives every kernel a launch of its own."""
+    return alternatives(program, stretches, regions, target, math, 1, pins, extra, evidence)[0].choice
 
 
 def alternatives(program: loop.Program, stretches: Sequence[Stretch], regions: Sequence[Region], target: str, math: str, count: int,
-                 pins: str = "", extra: Iterable[tuple[str, str]] = ()) -> tuple[Alternative, ...]:
+                 pins: str = "", extra: Iterable[tuple[str, str]] = (), evidence: Evidence | None = None) -> tuple[Alternative, ...]:
     """The `count` best programs of different kernels, cheapest first: `choose` takes the first, and its errors and options hold.
 
     Each keeps other tensors in a stretch, and a stretch is the same wherever it is used.  Of a stretch with few tensors they are the best
     that there are, else those that the search met on its way (`extract.partition.ranked`).
     """
-    rows = Rows(target, math, tuple(extra))
+    if (place := tile.parse_row(pinning.parse(pins).everywhere).place) not in ("", ALONE):
+        raise EmmyError(f"no kernel can be pinned to PLACE={place}", f"PLACE={ALONE} gives every kernel a launch of its own")
+    rows = Rows(target, math, tuple(extra), evidence)
     best: list[tuple[float, tuple[Extracted, ...]]] = [(0.0, ())]
     wanted = count if count == 1 else 2 * count     # different tensors may be kept by equal kernels
     for stretch, region in zip(stretches, regions, strict=True):
-        found = rows.extract(region, wanted)
+        found = rows.extract(outline(region), wanted, pins)
         sums = ((total + len(stretch.uses) * seconds, (*picked, one)) for total, picked in best for seconds, one in found)
         best = sorted(sums, key=lambda pair: pair[0])[:wanted]
     made: dict[tuple[str, ...], Alternative] = {}
@@ -110,16 +138,38 @@ def alternatives(program: loop.Program, stretches: Sequence[Stretch], regions: S
 class Rows:
     """The cheapest row of each kernel met, by identity: equal kernels, of one region or of several, are scheduled and priced once."""
 
-    def __init__(self, target: str, math: str = "fast", extra: tuple[tuple[str, str], ...] = ()):
-        self.target, self.math, self.extra = target, math, extra
+    def __init__(self, target: str, math: str = "fast", extra: tuple[tuple[str, str], ...] = (), evidence: Evidence | None = None):
+        self.target, self.math, self.extra, self.evidence = target, math, extra, evidence or Evidence()
         self.gpu = hardware.for_target(target)
         self.found: dict[str, Scheduled] = {}
+        self.launcher = Launcher(self.gpu, target, math, extra)
 
-    def extract(self, region: Region, count: int) -> list[tuple[float, Extracted]]:
-        """The best ways to compute a region, each with its weight, cheapest first."""
-        outlined = outline(region)
-        found = partition.ranked(problem(outlined, self.gpu), self.price(outlined), count)
-        return [(s.seconds, Extracted(outlined, s.kernels, tuple(self.call(outlined, kernel) for kernel in s.kernels))) for s in found]
+    def extract(self, outlined: Outlined, count: int, pins: str = "") -> list[tuple[float, Extracted]]:
+        """The best ways to compute a region, each with its weight, cheapest first.  Which partition is best may turn on what shares a
+        launch: of a program of few tensors and several kernels, some more are looked at."""
+        stated, price = problem(outlined, self.gpu), self.price(outlined)
+        found = partition.ranked(stated, price, count)
+        if count < RUNNERS_UP and len(found[0].kernels) > 1 and len(stated.home) <= partition.EXHAUSTIVE:
+            found = partition.ranked(stated, price, RUNNERS_UP)
+        return sorted((self.launched(outlined, s, pins) for s in found), key=lambda pair: pair[0])[:count]
+
+    def launched(self, outlined: Outlined, solution: partition.Solution, pins: str = "") -> tuple[float, Extracted]:
+        """The kernels of a partition as launches, and its weight: those that do not wait for each other share one where that saves."""
+        calls = [self.call(outlined, kernel) for kernel in solution.kernels]
+        alone = [self.found[call.identity].seconds for call in calls]
+        wanted = pinning.parse(pins)
+        if tile.parse_row(wanted.everywhere).place == ALONE:
+            launches = [Launch((n,), (), s) for n, s in enumerate(alone)]
+        else:
+            writer = {w: n for n, k in enumerate(solution.kernels) for w in k.writes}
+            waits = [frozenset(writer[r] for r in k.reads) for k in solution.kernels]
+            kernels = [loop_to_tile.called(self.found[c.identity].kernel, c.identity, c.reads, c.outputs) for c in calls]
+            named = [[*names(self.found[c.identity]), *(t.name for t in c.outputs)] for c in calls]
+            apart = frozenset(n for n, of in enumerate(named) if wanted.at(of)[0])      # what is pinned there is a row of its own
+            launches = self.launcher.launches(kernels, alone, waits, wanted.everywhere, apart)
+        order = [n for launch in launches for n in launch.kernels]
+        weight = solution.seconds + sum(launch.seconds for launch in launches) - sum(alone)
+        return weight, Extracted(outlined, tuple(solution.kernels[n] for n in order), tuple(calls[n] for n in order), tuple(launches))
 
     def price(self, outlined: Outlined) -> Callable[[partition.Kernel], float]:
         """The predicted seconds of a kernel of a region."""
@@ -127,20 +177,29 @@ class Rows:
 
     def together(self, program: loop.Program, stretches: Sequence[Stretch], picked: tuple[Extracted, ...], pins: str) -> Choice:
         """The program of what was picked for each stretch, in the order of its uses."""
-        uses = {use.place: (use.names, one.calls) for stretch, one in zip(stretches, picked, strict=True) for use in stretch.uses}
-        ordered = [(call, names, f"_{place}" if len(uses) > 1 else "") for place, (names, calls) in sorted(uses.items()) for call in calls]
-        chosen = {call.identity: self.found[call.identity] for call, _, _ in ordered}
+        uses = {use.place: (use.names, one) for stretch, one in zip(stretches, picked, strict=True) for use in stretch.uses}
+        chosen = {call.identity: self.found[call.identity] for _, (_, one) in sorted(uses.items()) for call in one.calls}
         if pins:
-            chosen = self.pinned(chosen, pins)
+            written = ((call.identity, of.get(t.name, t.name)) for of, one in uses.values() for call in one.calls for t in call.outputs)
+            chosen = self.pinned(chosen, pins, written)
         kernels: list[tile.Kernel] = []
         scheduled: dict[str, Scheduled] = {}
-        for call, names, place in ordered:
-            s = chosen[call.identity]
-            assert s.kernel.schedule is not None
-            reads, outputs = ([t.replace(name=names.get(t.name, f"{t.name}{place}")) for t in of] for of in (call.reads, call.outputs))
-            kernels.append(loop_to_tile.called(s.kernel, f"{s.kernel.schedule.form}_{s.identity}", reads, outputs))
-            scheduled.setdefault(kernels[-1].name, s._replace(kernel=kernels[-1]))
-        return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled, picked)
+        shared: dict[str, float] = {}
+        for place, (names, one) in sorted(uses.items()):
+            end, calls = f"_{place}" if len(uses) > 1 else "", iter(one.calls)
+            for launch in one.launches:
+                made = []
+                for k, call in enumerate(islice(calls, len(launch.kernels))):
+                    s = placed(chosen[call.identity], launch, k)
+                    assert s.kernel.schedule is not None
+                    tensors = [t.replace(name=names.get(t.name, f"{t.name}{end}")) for t in (*call.reads, *call.outputs)]
+                    reads = len(call.reads)
+                    made.append(loop_to_tile.called(s.kernel, s.kernel.name, tensors[:reads], tensors[reads:]))
+                    scheduled.setdefault(s.kernel.name, s._replace(kernel=made[-1]))
+                if len(made) > 1:
+                    shared[tile.launch_name(made)] = launch.seconds
+                kernels += made
+        return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled, picked, shared)
 
     def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
         """A kernel of a region as a call of what `found` then has by its identity."""
@@ -162,23 +221,54 @@ class Rows:
         return Call(identity, tuple(reads.values()), ordered)
 
     def best(self, kernel: tile.Kernel, pins: str = "") -> Scheduled:
-        """The kernel, named by its identity, with the row of least predicted time; ties go to the first spelling."""
+        """The kernel, named by its identity, with the row of least time; ties go to the first spelling."""
         legal = schedules(kernel, self.target, self.math, pins, self.extra)
         census = Census(kernel)
-        priced = [(cost.seconds(features(census, s), self.gpu), k) for k, s in enumerate(legal)]
-        seconds, k = min(priced)
+        predicted = [(s.row, cost.seconds(features(census, s), self.gpu)) for s in legal]
+        seconds, k = min((seconds, k) for k, seconds in enumerate(self.evidence.prices(kernel.name, predicted)))
         return Scheduled(kernel.replace(schedule=legal[k]), seconds, kernel.name)
 
-    def pinned(self, chosen: dict[str, Scheduled], pins: str) -> dict[str, Scheduled]:
-        """The kernels with the pinned fields in each that has such a row.  EmmyError with the first kernel's reason if none has."""
-        wanted = tile.parse_row(pins)
-        out, problems = {}, []
+    def pinned(self, chosen: dict[str, Scheduled], pins: str, written: Iterable[tuple[str, str]]) -> dict[str, Scheduled]:
+        """The kernels with the pinned fields in each that has such a row, and in each whose site they are pinned at.  EmmyError with the
+        reason if such a kernel has none, or no kernel has what is pinned everywhere, or there is no such site.  `written`: the tensors that
+        kernels write, by identity."""
+        wanted = pinning.parse(pins)
+        named = {identity: names(s) for identity, s in chosen.items()}
+        for identity, tensor in written:
+            named[identity].append(tensor)
+        for site in wanted.sites:
+            if not any(pinning.stands_for(site, name) for those in named.values() for name in those):
+                raise EmmyError(f"knobs: no kernel is at {site!r}", f"the kernels are {', '.join(those[2] for those in named.values())}; "
+                                "name one by the beginning of that, or by the tensor that it writes")
+        out, problems, everywhere = {}, [], tile.parse_row(wanted.everywhere)
         for identity, s in chosen.items():
-            try:
-                out[identity] = self.best(s.kernel.replace(schedule=None), pins)
-            except EmmyError as error:
-                problems.append(error)
-                out[identity] = s
-        if not any(s.kernel.schedule and matches(s.kernel.schedule.row, wanted) for s in out.values()):
+            must, may = wanted.at(named[identity])
+            out[identity] = s
+            for fields in dict.fromkeys((may, must)):
+                try:
+                    if fields:
+                        out[identity] = self.best(s.kernel.replace(schedule=None), fields)
+                    break
+                except EmmyError as error:
+                    if fields == must:
+                        raise
+                    problems.append(error)
+        if problems and not any(s.kernel.schedule and matches(s.kernel.schedule.row, everywhere) for s in out.values()):
             raise problems[0]
         return out
+
+
+def names(s: Scheduled) -> list[str]:
+    """What a kernel can be named by: its identity, its form, and its name, which is both."""
+    assert s.kernel.schedule is not None
+    return [s.identity, s.kernel.schedule.form, f"{s.kernel.schedule.form}_{s.identity}"]
+
+
+def placed(best: Scheduled, launch: Launch, number: int) -> Scheduled:
+    """A kernel of a launch, named by its form and identity, and by its threads where it takes another row than alone."""
+    alone = best.kernel.schedule
+    schedule = launch.schedules[number] if launch.schedules else alone
+    assert schedule is not None
+    name = f"{schedule.form}_{best.identity}" + (f"_t{schedule.row.threads}" if schedule != alone else "")
+    row = schedule.row.replace(place=tile.BESIDE) if number else schedule.row
+    return best._replace(kernel=best.kernel.replace(name=name, schedule=schedule.replace(row=row)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from emmy.egraph.derivation import Derivation, derivation
@@ -28,6 +29,12 @@ class Explanation(NamedTuple):
     unasked: int
     kernels: Mapping[tuple[str, ...], Scheduled]
     forms: Mapping[tuple[str, ...], list[FormOf]]
+    launches: tuple[tuple[tuple[tuple[str, ...], ...], float], ...]
+
+    @property
+    def predicted(self) -> float:
+        """The seconds of all launches."""
+        return sum(seconds for _, seconds in self.launches)
 
 
 def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explanation:
@@ -35,13 +42,15 @@ def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explan
     first, then those that the program names, then those that the rules let be kept, the smallest first; outputs have no alternative."""
     ledger = Ledger(region, rows, pins)
     forest = Forest(ledger.outlined)
-    kernels = {w: k for k in ledger.solution.kernels for w in k.writes}
+    kernels = {w: k for k in ledger.chosen.kernels for w in k.writes}
     found = derivation(forest, kernels)
     costs: tuple[Costs, ...] = (as_written(region.program, rows), *(ledger.kernels(forest, s.bodies) for s in found.steps))
     outputs = {tensor for _, tensor in region.program.outputs}
     may = sorted(ledger.problem.home, key=lambda t: (ledger.problem.traffic[t], t))
     asked = [t for t in dict.fromkeys((*kernels, *found.written, *may)) if t not in outputs]
-    chosen = {k.writes: ledger.best(k) for k in ledger.solution.kernels}
+    chosen = {k.writes: ledger.best(k) for k in ledger.chosen.kernels}
     forms = {writes: ledger.forms(s) for writes, s in chosen.items()}
     alternatives = tuple(map(ledger.alternative, asked[:most]))
-    return Explanation(forest, found, costs, ledger.solution.seconds, alternatives, len(asked[most:]), chosen, forms)
+    writes = iter(k.writes for k in ledger.chosen.kernels)
+    launches = tuple((tuple(islice(writes, len(launch.kernels))), launch.seconds) for launch in ledger.chosen.launches)
+    return Explanation(forest, found, costs, ledger.weighed, alternatives, len(asked[most:]), chosen, forms, launches)

@@ -28,14 +28,14 @@ def svg(picture: Picture, everything: bool = False) -> str:
     width = max(max((card.x for card in cards.values()), default=0.0) + style.WIDTH - left, 640) + 2 * MARGIN
     height = max((card.y + card.height for card in cards.values()), default=0.0) + CAPTION + MARGIN
     title = _clip(" ".join(picture.title.split()), int((width - 2 * MARGIN) / LETTER))
-    captions = [_text(title, MARGIN, MARGIN, "name"), _text(" · ".join((_counts(picture), *picture.settings)), MARGIN, MARGIN + 18, "dim"),
-                _text(left_out(picture, rows), MARGIN, MARGIN + 34, "dim")]
+    captions = [text(title, MARGIN, MARGIN, "name"), text(" · ".join((_counts(picture), *picture.settings)), MARGIN, MARGIN + 18, "dim"),
+                text(left_out(picture, rows), MARGIN, MARGIN + 34, "dim")]
     drawn = sorted(lines, key=lambda line: bool(_kernels(picture, line)))       # chosen lines lie over the others
     shapes = [*(_line(picture, line) for line in drawn), *(_card(picture, c, card) for c, card in cards.items())]
-    paper = _tag("rect", class_="paper", width=width, height=height)
-    inside = [_tag("title", escape(picture.title)), _tag("style", STYLE), paper, *captions,
-              _tag("g", *shapes, transform=f"translate({MARGIN - left:g} {CAPTION})")]
-    return _tag("svg", *inside, xmlns="http://www.w3.org/2000/svg", width=width, height=height, viewBox=f"0 0 {width:g} {height:g}") + "\n"
+    paper = tag("rect", class_="paper", width=width, height=height)
+    inside = [tag("title", escape(picture.title)), tag("style", STYLE), paper, *captions,
+              tag("g", *shapes, transform=f"translate({MARGIN - left:g} {CAPTION})")]
+    return tag("svg", *inside, xmlns="http://www.w3.org/2000/svg", width=width, height=height, viewBox=f"0 0 {width:g} {height:g}") + "\n"
 
 
 def all_rows(picture: Picture) -> dict[int, tuple[int, ...]]:
@@ -89,7 +89,7 @@ def _line(picture: Picture, line: Line) -> str:
         path.append(f"C{bend} {to:.1f} {top - down:.1f} {to:.1f} {top:.1f}V{bottom:.1f}")
         x, y, side = to, bottom, 0
     paint = f"stroke:{style.colour(kernels[0])};stroke-width:1.6{';stroke-dasharray:7 5' * line.memory}" if kernels else ""
-    return _tag("path", class_="line", d="".join(path), style=paint)
+    return tag("path", class_="line", d="".join(path), style=paint)
 
 
 def _card(picture: Picture, c: int, card: Card) -> str:
@@ -101,20 +101,20 @@ def _card(picture: Picture, c: int, card: Card) -> str:
     most = int((style.WIDTH - 24) / LETTER)
     name = _clip(f"%{c}" if kernel is None else f"%{c}  {tensor}", most - 8)
     about = _clip(f"{x.element}[{' '.join(x.axes)}]", most - len(name) - 2)
-    shapes = [_tag("rect", class_="card", width=style.WIDTH, height=card.height, rx=7)]
+    shapes = [tag("rect", class_="card", width=style.WIDTH, height=card.height, rx=7)]
     if kernel is not None:
         head = f"M0 {style.HEAD}V7Q0 0 7 0H{style.WIDTH - 7}Q{style.WIDTH} 0 {style.WIDTH} 7V{style.HEAD}Z"
-        shapes.append(_tag("path", d=head, fill=style.colour(kernel)))
-    shapes.append(_text(name, 10, 16, "name" if kernel is None else "name kept"))
-    shapes.append(_text(about, style.WIDTH - 10, 16, "dim" if kernel is None else "kept", end=True))
+        shapes.append(tag("path", d=head, fill=style.colour(kernel)))
+    shapes.append(text(name, 10, 16, "name" if kernel is None else "name kept"))
+    shapes.append(text(about, style.WIDTH - 10, 16, "dim" if kernel is None else "kept", end=True))
     for r, k in enumerate(card.rows):
         shapes += _row(picture, c, k, style.HEAD + style.ROW * r)
     if card.more:
         last = style.HEAD + style.ROW * len(card.rows)
-        shapes.append(_text(f"+ {card.more} more member{'s' * (card.more > 1)}", 12, last + 13, "dim more"))
+        shapes.append(text(f"+ {card.more} more member{'s' * (card.more > 1)}", 12, last + 13, "dim more"))
     paint = "" if chosen is None else f"stroke:{style.colour(chosen)};stroke-width:1.5"
-    shapes.append(_tag("rect", class_="outline", width=style.WIDTH, height=card.height, rx=7, style=paint))
-    return _tag("g", *shapes, id=f"class-{c}", transform=f"translate({card.x:.1f} {card.y:.1f})")
+    shapes.append(tag("rect", class_="outline", width=style.WIDTH, height=card.height, rx=7, style=paint))
+    return tag("g", *shapes, id=f"class-{c}", transform=f"translate({card.x:.1f} {card.y:.1f})")
 
 
 def _row(picture: Picture, c: int, k: int, y: int) -> list[str]:
@@ -122,20 +122,21 @@ def _row(picture: Picture, c: int, k: int, y: int) -> list[str]:
     m, written = picture.classes[c].members[k], _written(picture)
     cut, cost = [style.colour(written[m.tensor])] if m.kernels and m.tensor in written else [], style.cost(m)
     left = 12 + 4 * max(0, len(m.kernels) - 1) + 13 * len(cut)
-    text = _clip(m.text, int((style.WIDTH - 14 - left) / LETTER) - len(cost) - 1)
+    said = _clip(m.text, int((style.WIDTH - 14 - left) / LETTER) - len(cost) - 1)
     wide, high, colours = style.WIDTH - 2, style.ROW - 2, [style.colour(kernel) for kernel in m.kernels]
-    tint = [_tag("rect", x=1, y=y, width=wide, height=style.ROW, fill=colour, opacity=0.13) for colour in colours[-1:]]
-    bars = [_tag("rect", x=1 + 4 * n, y=y + 1, width=3, height=high, fill=colour) for n, colour in enumerate(colours)]
-    square = [_tag("rect", x=left - 12, y=y + 5, width=8, height=8, rx=2, fill=colour) for colour in cut]
-    words = [_text(text, left, y + 13, "" if m.kernels else "dim"), _text(cost, style.WIDTH - 10, y + 13, "dim", end=True)]
+    tint = [tag("rect", x=1, y=y, width=wide, height=style.ROW, fill=colour, opacity=0.13) for colour in colours[-1:]]
+    bars = [tag("rect", x=1 + 4 * n, y=y + 1, width=3, height=high, fill=colour) for n, colour in enumerate(colours)]
+    square = [tag("rect", x=left - 12, y=y + 5, width=8, height=8, rx=2, fill=colour) for colour in cut]
+    words = [text(said, left, y + 13, "" if m.kernels else "dim"), text(cost, style.WIDTH - 10, y + 13, "dim", end=True)]
     return [*tint, *bars, *square, *words]
 
 
-def _text(text: str, x: float, y: float, kind: str, end: bool = False) -> str:
-    return _tag("text", escape(text), class_=kind, x=x, y=y, text_anchor="end" if end else "")
+def text(words: str, x: float, y: float, kind: str, end: bool = False) -> str:
+    """Words of a kind (a class of `STYLE`) that begin, or end, at a place."""
+    return tag("text", escape(words), class_=kind, x=x, y=y, text_anchor="end" if end else "")
 
 
-def _tag(name: str, *inside: str, **attributes: str | float) -> str:
+def tag(name: str, *inside: str, **attributes: str | float) -> str:
     """An element; an attribute is named as in SVG with `_` for `-`, and left out if it is empty."""
     said = {k.rstrip("_").replace("_", "-"): v if isinstance(v, str) else f"{v:g}" for k, v in attributes.items()}
     return f"<{name}{''.join(f' {k}="{escape(v)}"' for k, v in said.items() if v)}>{''.join(inside)}</{name}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -56,8 +57,19 @@ def load(name: str) -> Hardware:
     return Hardware(**tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text()))
 
 
+def named_like(device: str) -> str:
+    """The short name of a GPU that its driver calls `device`: "NVIDIA H200" is h200.  One that is not described is its own name, in
+    small letters and without spaces."""
+    spelled = "".join(device.lower().split())
+    return max((name for name in names() if name in spelled), key=len, default=spelled)
+
+
 def for_target(target: str) -> Hardware:
-    """The GPU of an nvcc architecture; `sm_90` and `sm_90a` are one.  Raises ValueError for one that is not described."""
+    """The GPU of an nvcc architecture; `sm_90` and `sm_90a` are one.  Of several, that which $EMMY_GPU names, else the first by name.
+    Raises ValueError for one that is not described."""
+    meant = os.environ.get("EMMY_GPU", "")
+    if meant and load(meant).target.rstrip("af") == target.rstrip("af"):
+        return load(meant)
     described = {load(name).target.rstrip("af"): load(name) for name in reversed(names())}
     if target.rstrip("af") not in described:
         known = ", ".join(sorted(hardware.target for hardware in described.values()))

@@ -7,32 +7,15 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks import run
-from benchmarks.measure import alternatives_to, floor_us, label, snippet_of
+from benchmarks.measure import alternatives_to, label, snippet_of
 from emmy.errors import EmmyError
-from emmy.ir.dtype import bf16, f32
+from emmy.ir.dtype import f32
 from emmy.runtime.bundle import load, save
-from emmy.runtime.plan import Buffer, Launch, Plan
-from emmy.runtime.timing import Rates
+from emmy.runtime.plan import Buffer, Plan
+from emmy.runtime.rates import Rates
+from tests.runtime.programs import product
 
 RATES = Rates(copy_TBs=4.0, fp32_TFLOPs=50.0, bf16_TFLOPs=500.0)
-
-
-def product(element, n, moved=0):
-    """A plan of one n x n matrix product."""
-    buffers = tuple(Buffer(name, element, (n, n), role) for name, role in (("a", "input"), ("b", "weight"), ("y", "output")))
-    launch = Launch("k", ("a", "b", "y"), (1, 1, 1), 128, bytes=moved, flops=2.0 * n**3)
-    return Plan("matmul", buffers, (launch,), ("a",), ("y",), "", "sm_90a", "fast")
-
-
-@pytest.mark.parametrize(("plan", "us"), [
-    (product(f32, 1000), 40.0),                    # 2e9 operations at 50 TFLOP/s, against 12 MB at 4 TB/s
-    (product(bf16, 1000), 4.0),                    # the same at 500 TFLOP/s
-    (product(bf16, 100), 0.015),                   # 60 kB at 4 TB/s, against 2e6 operations
-    (product(bf16, 100, moved=10**9), 0.015),      # traffic beyond the compulsory is no part of a floor
-    (product(bf16, 100, moved=40_000), 0.01),      # a launch that needs only part of its inputs
-])
-def test_floor(plan, us):
-    assert floor_us(plan, RATES) == pytest.approx(us)
 
 
 def test_bundles_are_labelled_by_their_names():

@@ -47,7 +47,7 @@ EXPECTED = {
 
 def derived(program: loop.Program) -> tuple[dict[str, Kernel], Forest, Derivation]:
     ledger = Ledger(saturate(program, traced=True), Rows("sm_90a"))
-    forest, kernels = Forest(ledger.outlined), {w: k for k in ledger.solution.kernels for w in k.writes}
+    forest, kernels = Forest(ledger.outlined), {w: k for k in ledger.chosen.kernels for w in k.writes}
     return kernels, forest, derivation(forest, kernels)
 
 

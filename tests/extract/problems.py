@@ -53,6 +53,13 @@ def problem(seed: int, tensors: int) -> Problem:
     return Problem(members, home, traffic, named, outputs, frozenset(inputs), frozenset(solid), float(draw.randint(0, 5)), rent)
 
 
+def shaped(seed: int, tensors: int) -> Problem:
+    """A problem of several results whose tensors are of two shapes: kernels of one may be merged."""
+    made, draw = problem(seed, tensors), random.Random(seed)
+    results = tuple(t for t in made.home if t in made.outputs or draw.random() < 0.5)
+    return made._replace(outputs=results, named=tuple(made.home), shapes={t: (draw.choice((1, 1, 2)),) for t in made.home})
+
+
 def scheduled(kernel: Kernel) -> float:
     """A price that no two bodies share, up to half more than the floor: what the rows of a kernel make of it."""
     return kernel.floor * (1 + zlib.crc32(repr((kernel.writes, kernel.body)).encode()) / 2**33)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from extract import hardware
@@ -28,3 +30,19 @@ def test_an_unknown_gpu_names_the_remedy() -> None:
         hardware.load("v100")
     with pytest.raises(ValueError, match="sm_120, sm_80, sm_89, sm_90a"):
         hardware.for_target("sm_70")
+
+
+def test_a_name_that_a_driver_gives() -> None:
+    found = {said: hardware.named_like(said) for said in ("NVIDIA H200", "NVIDIA GeForce RTX 4090", "NVIDIA A100-SXM4-80GB", "NVIDIA T4")}
+    assert list(found.values()) == ["h200", "rtx4090", "a100", "nvidiat4"]
+
+
+def test_of_several_gpus_of_a_target_one_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = dataclasses.replace(hardware.load("h200"), name="h100")
+    known = {name: hardware.load(name) for name in hardware.names()} | {"h100": other}
+    monkeypatch.setattr(hardware, "names", lambda: sorted(known))
+    monkeypatch.setattr(hardware, "load", known.__getitem__)
+    monkeypatch.setenv("EMMY_GPU", "h200")
+    assert hardware.for_target("sm_90a").name == "h200" and hardware.for_target("sm_80").name == "a100"
+    monkeypatch.delenv("EMMY_GPU")
+    assert hardware.for_target("sm_90a").name == "h100"

@@ -36,6 +36,13 @@ def two_kernels(shape: tuple[int, ...] = (3, 5), element: DType = f32) -> Plan:
     return Plan("square_of_sum", buffers, launches, ("x",), ("y", "z", "y"), SOURCE, "sm_90a", "fast")
 
 
+def product(element, n, moved=0):
+    """A plan of one n x n matrix product."""
+    buffers = tuple(Buffer(name, element, (n, n), role) for name, role in (("a", "input"), ("b", "weight"), ("y", "output")))
+    launch = Launch("k", ("a", "b", "y"), (1, 1, 1), 128, bytes=moved, flops=2.0 * n**3)
+    return Plan("matmul", buffers, (launch,), ("a",), ("y",), "", "sm_90a", "fast")
+
+
 def kernel_plan(kernel: Kernel, shapes: dict[str, tuple[int, ...]]) -> Plan:
     """The plan that launches one kernel: the buffers that it reads are inputs, those that it writes outputs."""
     buffers = tuple(Buffer(p.name, p.element, shapes[p.name], "input" if p.access == "read" else "output") for p in kernel.parameters)

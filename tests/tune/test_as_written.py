@@ -26,7 +26,7 @@ def test_bodies_cost_what_they_do_in_the_e_graph(source: str) -> None:
     program = Program(capture_snippet(source), traced=True)
     ledger = Ledger(program.region, Rows(program.target))
     forest = Forest(ledger.outlined)
-    written = derivation(forest, {w: k for k in ledger.solution.kernels for w in k.writes}).written
+    written = derivation(forest, {w: k for k in ledger.chosen.kernels for w in k.writes}).written
     assert as_written(program.loop, ledger.rows) == ledger.kernels(forest, written)
 
 

@@ -33,13 +33,12 @@ def test_kernels_of_one_identity_take_their_arguments_in_one_order() -> None:
 
 
 def test_equal_kernels_of_one_program_are_one_function() -> None:
-    program = compile(lambda x, y: (x.exp(), y.exp(), x.sum(1)), X, X.clone())
-    assert len(program.tile.kernels) == len(program.plan.launches) == 3 and len(program.kernels) == 2 == program.cuda.count("__global__")
-    first, second = (x for x in program.plan.launches if x.kernel == program.tile.kernels[0].name)
-    assert first.identity == second.identity and first.arguments != second.arguments
-    wanted = X.new_full(X.shape, 1.0), X.new_full(X.shape, 2.0)
-    found = program(*wanted)
-    assert all(torch.allclose(y, x.exp()) for x, y in zip(wanted, found, strict=False))
+    program = compile(lambda x: x.cumsum(1).cumsum(1), X)
+    assert len(program.tile.kernels) == len(program.plan.launches) == 2 and len(program.kernels) == 1 == program.cuda.count("__global__")
+    first, second = program.plan.launches
+    assert first.identity == second.identity and first.kernel == second.kernel and first.arguments != second.arguments
+    x = torch.randn(X.shape)
+    assert torch.allclose(program(x), x.cumsum(1).cumsum(1), rtol=1e-4, atol=1e-4)
 
 
 def test_every_kernel_is_scheduled_within_the_prediction() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from emmy.ir import kernel_ir
 from emmy.ir import tile_ir as tile
@@ -38,6 +39,14 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     if kernel.schedule.row.tile.startswith("wgmma"):
         forms |= {"contraction": hopper.lower, "twist": hopper_twist.lower}
     return forms[kernel.schedule.form](*with_row(kernel, kernel.schedule))
+
+
+def lower_launch(kernels: Sequence[tile.Kernel]) -> kernel_ir.Kernel:
+    """The Kernel IR of one launch: of one kernel, or of several whose blocks lie beside each other."""
+    from emmy.lower.tile_to_kernel.beside import beside
+
+    parts = tuple(map(lower, kernels))
+    return parts[0] if len(parts) == 1 else beside(tile.launch_name(kernels), parts)
 
 
 def with_parameter_names(kernel: tile.Kernel) -> tile.Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -212,6 +213,16 @@ def test_shared_bytes_are_what_the_rules_say(row: str) -> None:
     stage = {SMALL: 2 * 64 * 128, PAIR: 3 * 64 * 256, TALL: 2 * 128 * 384, LARGE: 4 * 64 * 384}[row]
     groups, stages = (1, 2) if row == SMALL else (2, {PAIR: 3, TALL: 2, LARGE: 4}[row])
     assert lowered(k, row).shared_bytes == 2 * stage + groups * 16384 + 16 * stages
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    """One kernel whole: a linear with bias and activation, in tiles that do not divide it."""
+    t = tensors(dt.bf16, x=(1000, 256), w=(776, 256), bias=(776,))
+    y = op("add", total(2, op("mul", load(t, "x", 0, 2), load(t, "w", 1, 2))), load(t, "bias", 1))
+    made = kernel(loop.Round(dt.bf16, op("tanh", y)), (0, 1), {0: 1000, 1: 776, 2: 256}, t, dt.bf16, "linear_bias_tanh")
+    form = lowered(made, LARGE.replace("p132", "p8"))
+    golden("hopper/linear-kernel.txt", kernel_text.show(form))
+    golden("hopper/linear-cuda.txt", emit_module([form]))
 
 
 def test_the_compiler_keeps_sums_in_registers() -> None:

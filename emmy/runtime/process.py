@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
+import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from emmy.errors import EmmyError
 
 
+class Died(EmmyError):
+    """The process ended before it answered."""
+
+
+class TimedOut(EmmyError):
+    """The process did not answer in time, and was ended."""
+
+
 class Worker:
     """Runs functions one after another in a child process, which is replaced when it dies, breaks or hangs.
 
     Functions and arguments are pickled: they are those of modules.  `healthy` is called in the child after a failure;
-    if it raises, the process is taken for broken."""
+    if it raises, the process is taken for broken.  `environment` is set in it before anything is imported there.  It leads a session of
+    its own: an interrupt from the terminal does not reach it, and what it has started ends with it."""
 
-    def __init__(self, healthy: Callable[[], object]) -> None:
-        self._healthy = healthy
+    def __init__(self, healthy: Callable[[], object] = bool, environment: Mapping[str, str] | None = None) -> None:
+        self._healthy, self._environment = healthy, dict(environment or {})
         self._process: Any = None
         self._pipe: Any = None
 
@@ -27,19 +39,19 @@ class Worker:
         if self._process is None:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._healthy))
+            self._process = context.Process(target=_serve, args=(theirs, self._healthy, self._environment), daemon=True)
             self._process.start()
             theirs.close()
         try:
             self._pipe.send((function, arguments))
             if not self._pipe.poll(timeout):
                 self.close()
-                raise EmmyError(f"no answer within {timeout:g} s", "Look for a kernel that hangs, or allow more time.")
+                raise TimedOut(f"no answer within {timeout:g} s", "Look for a kernel that hangs, or allow more time.")
             value, error, healthy = self._pipe.recv()
         except (EOFError, ConnectionError) as failure:
             code = self._process.join(5) or self._process.exitcode
             self.close()
-            raise EmmyError(f"the process died (exit code {code})", "Run this workload alone to see why.") from failure
+            raise Died(f"the process died (exit code {code})", "Run this workload alone to see why.") from failure
         if not healthy:
             self.close()
         if error is not None:
@@ -49,12 +61,16 @@ class Worker:
     def close(self) -> None:
         """End the process, whatever it is doing."""
         if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):     # it ended, or leads no session yet
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
             self._process.join()
             self._process = None
 
 
-def _serve(pipe: Connection, healthy: Callable[[], object]) -> None:
+def _serve(pipe: Connection, healthy: Callable[[], object], environment: dict[str, str]) -> None:
+    os.setsid()
+    os.environ.update(environment)
     while True:
         try:
             function, arguments = pipe.recv()

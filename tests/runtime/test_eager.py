@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.eager import module, resolve
 from emmy.ir.torch_ir import parse
+from emmy.runtime.eager import module, resolve
 
 PROGRAM = """
 torch {

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from benchmarks.worker import Worker
 from emmy.errors import EmmyError
+from emmy.runtime.process import Worker
 
 
 def healthy():
