@@ -50,6 +50,35 @@ PROGRAMS |= {
                          "F.softmax(20 * torch.tanh(q @ k.transpose(-2, -1) * ({3} ** -0.5 / 20)), dim=-1) @ v",
 }
 
+# What memory bounds: along the rows, along the columns, all of a tensor, at places that are read, and of several results at once.
+PROGRAMS |= {
+    "rmsnorm_0": "x = torch.randn({0}, {1}, {dtype}); nn.RMSNorm({0}, {dtype})(x.t()).t()",
+    "layernorm_0": "x = torch.randn({0}, {1}, {dtype}); nn.LayerNorm({0}, {dtype})(x.t()).t()",
+    "softmax_0": "torch.randn({0}, {1}, {dtype}).softmax(0)",
+    "log_softmax_0": "torch.randn({0}, {1}, {dtype}).log_softmax(0)",
+    "permute": "torch.randn({0}, {1}, {2}, {3}, {dtype}).permute(0, 2, 1, 3).contiguous()",
+    "cumsum": "torch.randn({0}, {1}, {dtype}).cumsum(-1)",
+    "sum": "torch.randn({0}, {1}, {dtype}).sum(-1)",
+    "mean": "torch.randn({0}, {1}, {dtype}).mean(-1)",
+    "var": "torch.randn({0}, {1}, {dtype}).var(-1)",
+    "argmax": "torch.randn({0}, {1}, {dtype}).argmax(-1)",
+    "sum_all": "torch.rand({0}, {dtype}).sum()",
+    "mean_all": "torch.rand({0}, {dtype}).mean()",
+    "var_all": "torch.randn({0}, {dtype}).var()",
+    "argmax_all": "torch.randn({0}, {dtype}).argmax()",
+    "embedding": "w, i = torch.randn({0}, {1}, {dtype}), torch.randint(0, {0}, ({2},)); F.embedding(i, w)",
+    "rope": "x, c, s = torch.randn({0}, {1}, {2}, {3}, {dtype}), torch.randn({2}, {3}, {dtype}), torch.randn({2}, {3}, {dtype}); "
+            "a, b = x.chunk(2, -1); x * c + torch.cat((-b, a), -1) * s",
+    "swiglu": "x, y = torch.randn({0}, {1}, {dtype}), torch.randn({0}, {1}, {dtype}); F.silu(x) * y",
+    "adamw": "p, g, m, v = torch.randn({0}, {dtype}), torch.randn({0}, {dtype}), torch.randn({0}, {dtype}), torch.rand({0}, {dtype}); "
+             "m, v = .9 * m + .1 * g, .999 * v + .001 * g * g; (p * .99999 - .001 * (m / .1) / ((v / .001).sqrt() + 1e-8), m, v)",
+    "batchnorm": "x = torch.randn({0}, {1}, {2}, {3}, {dtype}); nn.BatchNorm2d({1}, {dtype}).eval()(x)",
+    "groupnorm": "x = torch.randn({0}, {1}, {2}, {3}, {dtype}); nn.GroupNorm(32, {1}, {dtype})(x)",
+    "maxpool": "F.max_pool2d(torch.randn({0}, {1}, {2}, {3}, {dtype}), 3, 2, 1)",
+    "avgpool": "F.adaptive_avg_pool2d(torch.randn({0}, {1}, {2}, {3}, {dtype}), 1)",
+    "x+y": "torch.randn({0}, {dtype}) + torch.randn({0}, {dtype})",
+}
+
 BOTH, LARGE, WIDE = ("fp32", "bf16"), (8192, 8192), (16384, 4096)
 POINTWISE = ("exp(-x)", "(x*x)+(x*x)", "x+x+y", "y+(x+x)", "bias+gelu+residual", "transpose+add")
 ROWWISE = ("rmsnorm", "layernorm", "softmax")
@@ -81,7 +110,31 @@ FAMILIES = (
     (("silu(xg)(xu)",), ("bf16",), ((16, 4096, 14336), (2048, 4096, 14336))),
     (("softcap_attention",), ("bf16",), ((4, 16, 1024, 64),)),
 )
-SUITES = {"spine": SPINE, "families": FAMILIES}
+# 64 to 512 MB are moved, but in the last lines, where the latency of a launch is all there is.
+RAGGED = ((1 << 20, 37), (65536, 1000), (32768, 2049), WIDE, (8192, 8192), (512, 131072))
+MEMORY = (
+    (("exp(-x)",), ("fp32",), (LARGE,)),
+    (("bias+gelu+residual", "rmsnorm", "layernorm", "softmax", "log_softmax"), ("bf16",), RAGGED),
+    (("rmsnorm_0", "layernorm_0", "softmax_0", "log_softmax_0"), ("bf16",), tuple((n, m) for m, n in RAGGED)),
+    (("softmax",), ("fp32",), ((28 * 2048, 2048),)),
+    (("cross_entropy",), ("bf16",), ((4096, 128256),)),
+    (("transpose+add",), ("bf16",), (LARGE,)),
+    (("permute",), ("bf16",), ((8, 2048, 32, 128),)),
+    (("cumsum",), ("fp32",), ((4096, 32768), (1, 1 << 26))),
+    (("sum_all", "mean_all", "var_all", "argmax_all"), ("fp32",), ((1 << 28,),)),
+    (("sum", "mean", "var", "argmax"), ("fp32",), ((65536, 512),)),
+    (("embedding",), ("bf16",), ((128256, 4096, 8192),)),
+    (("rope",), ("bf16",), ((4, 32, 4096, 128),)),
+    (("swiglu",), ("bf16",), ((4096, 14336),)),
+    (("adamw",), ("fp32",), ((1 << 24,),)),
+    (("batchnorm", "groupnorm"), ("bf16",), ((64, 256, 56, 56),)),
+    (("maxpool",), ("bf16",), ((64, 64, 112, 112),)),
+    (("avgpool",), ("bf16",), ((512, 2048, 7, 7),)),
+    (("rmsnorm",), ("fp32",), ((32, 2048),)),
+    (("softmax",), ("fp32",), ((128, 128),)),
+    (("x+y",), ("fp32",), ((2,),)),
+)
+SUITES = {"spine": SPINE, "families": FAMILIES, "memory": MEMORY}
 
 
 class Workload(NamedTuple):
@@ -109,9 +162,10 @@ def _workloads() -> Iterator[Workload]:
                         yield Workload(suite, f"{name} {'x'.join(map(str, size))}", dtype, snippet)
 
 
-WORKLOADS: dict[str, Workload] = {w.stem: w for w in _workloads()}
+_ALL = tuple(_workloads())
+WORKLOADS: dict[str, Workload] = {w.stem: w for w in _ALL}       # a program that two suites have is the same one
 
 
 def select(pattern: str = "", suite: str = "spine") -> tuple[Workload, ...]:
     """The workloads of a suite whose stem or case matches a regular expression."""
-    return tuple(w for w in WORKLOADS.values() if w.suite == suite and (re.search(pattern, w.stem) or re.search(pattern, w.case)))
+    return tuple(w for w in _ALL if w.suite == suite and (re.search(pattern, w.stem) or re.search(pattern, w.case)))

@@ -1,7 +1,7 @@
 """What a scheduled kernel costs: features in, seconds out.
 
 A roofline with the corrections that choose between rows: memory needs enough bytes in flight, a block's dependent steps
-are a chain that waves of blocks repeat, and rows read twice come from the first cache only while they fit it.  The
+are a chain that waves of blocks repeat, and rows read twice come from a cache only while what all blocks read again fits it.  The
 constants were fitted to an H200 (`benchmarks/results/h200`); the model ranks, and measured times outrank it.
 """
 
@@ -22,6 +22,7 @@ CLOCK_GHZ = 1.7
 TENSOR_SHARE = 0.6          # of the rate of tensor cores: what instructions of one warp reach
 BULK_SHARE = 1.3            # what those of four warps reach whose operands copy engines bring, before long kernels meet the power limit
 L2_TO_DRAM = 1.4            # bandwidth of the second-level cache over device memory's, for data that is there
+L2_SHARE = 0.7              # of the second-level cache, for what all blocks together read again
 IN_FLIGHT = 32 << 10        # bytes a multiprocessor must have under way to fill its share of the memory's bandwidth
 WARPS = 16                  # that a multiprocessor needs to hide arithmetic latency
 
@@ -102,8 +103,9 @@ def seconds(f: Features, gpu: Hardware) -> float:
     bandwidth = gpu.bandwidth_TBs * 1e12
     flight = pow(min(1.0, held * f.threads * f.access / IN_FLIGHT), 0.3)
     spilled = f.reread_bytes if held * f.block_bytes > L1_BYTES else 0.0
+    missed = f.reread_bytes if min(f.blocks, held * gpu.sms) * f.block_bytes > L2_SHARE * gpu.l2_MB * 1e6 else 0.0
     drain = 1 + max(0, f.threads - 256) / 32768                         # a block's place is free when its last warp ends
-    memory = max(f.dram_bytes / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight) * drain
+    memory = max((f.dram_bytes + missed) / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight) * drain
     hiding = pow(min(1.0, held * f.threads / 32 / WARPS), 0.3)
     issue, shared = f.slots / SLOTS_A_CYCLE, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms

@@ -262,7 +262,7 @@ class Court:
             case "Scan", [monoid, _, at, _]: return made(self.space.scan(monoid, dim, at.value, x.value, element), x.dtype, n * x.scale)
             case "Pivot", [recipe, *_]: return made(self.space.pivot(recipe, dim, x.value, element), x.dtype, x.scale)
             case "Channel", [recipe, _, score, _]:
-                scale = n * x.scale * (score.scale ** 2 if recipe == "moments" else 1)
+                scale = None if recipe == "first" else n * x.scale * (score.scale ** 2 if recipe == "moments" else 1)
                 return made(self.channel(recipe, dim, score.value, x.value, element), x.dtype, scale)
         return made(self.space.reduce(args[0], [dim], [x.value], element), x.dtype, n * x.scale if args[0] == "add" else None)
 
@@ -270,6 +270,8 @@ class Court:
         """As `Space.channel`, its sum in the order of the axis whatever else it varies along, so that bits can be compared."""
         if score.dtype.kind != "f" and recipe == "softmax":
             raise ValueError("a softmax of whole numbers")
+        if recipe == "first":
+            return self.space.channel(recipe, dim, score, [x], element)
         pivot = self.space.pivot(recipe, dim, score, dt.f64 if score.dtype == np.float64 else dt.f32)
         kept = np.where(np.isneginf(pivot), np.zeros_like(pivot), pivot) if recipe == "softmax" else pivot
         weight = np.exp(score - kept) if recipe == "softmax" else np.square(score - kept)

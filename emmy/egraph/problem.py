@@ -116,6 +116,11 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
         assert t.axis is not None
         inner = size(region.deps[t.kids[0]] | {t.axis}) * slot
         carrier = f"{t.axis} {t.kids[0]}"
+        if t.kind == "Scan":
+            # one after the other along its axis, a block for each setting of the other axes, and for each piece where it runs along pieces
+            free, upto = region.deps[t.kids[0]] - {t.axis}, loop.axes_of(t.at[0])
+            blocks = size(free - upto) * (max(1.0, size(upto) / region.extents[t.axis]) if free & upto else 1.0)
+            return ((f"class {c}", blocks * region.extents[t.axis] * slot * max(1.0, gpu.sms / max(blocks, 1.0)), "work"),)
         match t.kind:
             # a twist's pivot and weights are paid once for all its channels, a little under what the separate passes cost
             case "Pivot": return ((f"{t.label} pivot {carrier}", TWISTS[t.label].pivot * inner, "work"),)

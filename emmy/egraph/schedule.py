@@ -16,17 +16,22 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
-from emmy.lower.tile_to_kernel.fold import held_loads
-from emmy.lower.tile_to_kernel.scalar import stride, vectorises
+from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel.address import stride, vectorises
+from emmy.lower.tile_to_kernel.held import at_position, kept, levels
+from emmy.lower.tile_to_kernel.scan import scanned
+from emmy.lower.tile_to_kernel.staged_rows import row_tensors
+from emmy.lower.tile_to_kernel.strip import strip_loads
 
 PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShared": "more shared memory than a block may hold",
             "FitsRegisters": "more registers than the register file holds",
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
-FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ContractionForm": "contraction",
-         "TwistForm": "twist"}
+FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan",
+         "ContractionForm": "contraction", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow",
+        "WgmmaRow", "WgmmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -73,7 +78,9 @@ def options(pins: tile.Row) -> list[str]:
     out += [f"(WidthOption {v})" for v in re.findall(r"^v(\d+)$", pins.tile)]
     row = f"{pins.work} {pins.tile}"
     out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
-    out += [f"(CrossOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
+    out += [f"(StagedRowsOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
+    out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
+            for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
     cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     out += [f"(StagesOption {stages[1]})"] if stages else []
@@ -131,8 +138,10 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (FoldCount) {len(kernel.folds)})",
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
-            f"(set (SharedLoads) {len(held_loads(kernel, tuple(outs - span)))})"]
-    out += [*load_facts(kernel, free), *bulk_facts(kernel, free), *twist_facts(kernel, free)]
+            f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
+    rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
+    out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *strip_facts(kernel, columns), *scan_facts(kernel),
+            *bulk_facts(kernel, free), *twist_facts(kernel, free)]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
@@ -156,17 +165,56 @@ def facts(kernel: tile.Kernel) -> list[str]:
 def load_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
     """Along which axes the loads lie contiguous, which fold lifts them, and what staging them would take."""
     out: list[str] = []
-    tensors, last = {t.name: t for t in kernel.tensors}, kernel.outer[-1] if kernel.outer else -1
+    last = kernel.outer[-1] if kernel.outer else -1
     number = {v: f"l{k}" for k, v in enumerate(v for v in free if isinstance(v, loop.Load))}
     staged: dict[int, list[int]] = {}
     for v, name in number.items():
         out.append(f'(set (LoadAxes "{name}") {axes(free[v])})')
         for a in sorted(free[v]):
-            if kernel.extents[a] > 1 and stride(tensors[v.tensor], v.point, a) == 1:
+            if kernel.extents[a] > 1 and stride(kernel, v, a) == 1:
                 out.append(f'(Contiguous "{name}" {a})')
                 staged.setdefault(a, []).extend([v.element.bytes] * (last in free[v]))
     out += [f"(StagedBytes {a} {sum(sizes)} {sum(max(n, 4) for n in sizes)})" for a, sizes in staged.items()]
     return out + [f'(Lifted "{f.name}" "{number[v]}")' for f in kernel.folds for v in loop.walk(f.lifts) if isinstance(v, loop.Load)]
+
+
+def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[str]:
+    """What a block would bring to shared memory of tensors that lie row by row, where all folds and the writing walk rows of one length."""
+    tops = [f for level in levels(kernel) for f in level]
+    lengths = {kernel.extents[f.axis] for f in tops} | {kernel.extents[a] for a in columns}
+    one = tops and len(lengths) == 1 and len(columns) <= 1 and columns == kernel.outer[len(rows):]
+    if not one or any(f.kind == "scan" for f in kernel.folds):
+        return []
+    held = list({v.tensor: v.element.bytes for v, _ in row_tensors(kernel, rows, columns)}.values())
+    free, added = list(held), 0
+    for t in kernel.outputs if columns else ():     # a result takes the place of a tensor as wide
+        if t.element.bytes in free:
+            free.remove(t.element.bytes)
+        else:
+            added += t.element.bytes
+    narrowest = min((*held, *(t.element.bytes for t in kernel.outputs if columns)), default=0)
+    count = prod(kernel.extents[a] for a in rows)
+    return [f"(RowsInMemory {count} {max(lengths)} {sum(held) + added} {16 // narrowest})"] if held else []
+
+
+def scan_facts(kernel: tile.Kernel) -> list[str]:
+    """The output axis whose pieces a scan runs along, where every other fold depends on the piece alone."""
+    out = []
+    for c in kernel.outer if any(f.kind == "scan" for f in kernel.folds) else ():
+        with contextlib.suppress(IRError):
+            out.append(f"(ScansTo {c} {scanned(kernel, (c,))[1]})")
+    return out
+
+
+def strip_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:
+    """What a strip of lanes would keep in shared memory, for each axis that lanes may run along."""
+    out = []
+    for c in kernel.outer:
+        found = strip_loads(kernel, c, columns) if c not in columns else []
+        if found:
+            positions, size = {at_position(v, a) for v, a in found}, found[0][0].element.bytes
+            out.append(f"(StripInMemory {c} {kernel.extents[columns[0]]} {len(positions) * size} {16 // size})")
+    return out
 
 
 def factors(v: Value) -> tuple[Value, ...]:
@@ -197,7 +245,7 @@ def in_runs(kernel: tile.Kernel, v: Value) -> bool:
     tensor = next((t for t in kernel.tensors if load and t.name == load.tensor), None)
     if load is None or tensor is None:
         return False
-    return any(n % 8 == 0 and vectorises(tensor, load.point, a, 8) for a, n in kernel.extents.items())
+    return any(n % 8 == 0 and vectorises(kernel, load, a, 8) for a, n in kernel.extents.items())
 
 
 def axes(of: Iterable[int]) -> str:
@@ -242,13 +290,19 @@ class _Reader:
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "FoldRow":
             how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
-            return tile.Row(f"w{threads // 32}" if how == "warp" else f"t{threads}", _width(width), how, "reg" if runs else "")
+            work = f"w{threads // 32}" if how.startswith("warp") else f"t{threads}"
+            return tile.Row(work, _width(width), how, "reg" if runs else "")
+        if name == "ScanRow":
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan")
+        if name == "StagedRow":
+            rows, lanes, width = map(number, args)
+            return tile.Row(f"t{rows}x{lanes}", _width(width), "coop", "smem")
         if name == "TransposeRow":
             threads, rows, columns = map(number, args)
             return tile.Row(f"t{threads}", f"{rows}x{columns}", "", "smem")
-        if name == "CrossRow":
+        if name in ("CrossRow", "StripRow"):
             down, across, width = map(number, args)
-            return tile.Row(f"t{down}x{across}", _width(width), "cross")
+            return tile.Row(f"t{down}x{across}", _width(width), "cross", "smem" if name == "StripRow" else "")
         if name == "MmaTwistRow":
             p, m, n, d, live = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async", "live" * live)

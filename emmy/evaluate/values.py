@@ -81,7 +81,10 @@ class Space:
         return left[0] * repeats if repeats != 1 else left[0]
 
     def scan(self, monoid: str, dim: int, at: Array, x: Array, element: DType) -> Array:
-        """The product over the axis of `dim` from 0 up to and with `at`."""
+        """The product over the axis of `dim` from 0 up to and with `at`; up to -1 it is of nothing."""
+        if at.size and at.min() < 0:
+            upto = self.scan(monoid, dim, np.maximum(at, 0), x, element)
+            return np.where(at < 0, np.asarray(unit(monoid, element)).astype(element.numpy), upto)
         x = self.spread(_wide(x, monoid), (dim,))
         with np.errstate(all="ignore"):
             sums = MONOIDS[monoid].scan(x, axis=dim, dtype=x.dtype).astype(element.numpy)
@@ -93,15 +96,21 @@ class Space:
         return sums[tuple(where)]
 
     def pivot(self, recipe: str, dim: int, score: Array, element: DType) -> Array:
-        """The pivot of a twisted reduction: the maximum of the score (recipe "softmax") or its mean ("moments")."""
-        if recipe == "softmax":
+        """The pivot of a twisted reduction: the maximum of the score (recipes "softmax" and "first") or its mean ("moments")."""
+        if recipe != "moments":
             return self.reduce("max", (dim,), (score,), element)
         with np.errstate(all="ignore"):
             return (self.reduce("add", (dim,), (_wide(score, "add"),), dt.f64) / self.extents[dim]).astype(element.numpy)
 
     def channel(self, recipe: str, dim: int, score: Array, factors: Sequence[Array], element: DType) -> Array:
         """The sum over the axis of a weight times the product of `factors`.  The weight is exp(score - pivot) (recipe "softmax"; where the
-        pivot is -inf it is taken against 0, so that it is exp(-inf) = 0), or (score - pivot)^2 ("moments")."""
+        pivot is -inf it is taken against 0, so that it is exp(-inf) = 0), or (score - pivot)^2 ("moments").  Recipe "first": the least
+        product of `factors` where the score is the pivot, a NaN being the greatest score."""
+        if recipe == "first":
+            score, (x, *rest) = self.spread(score, (dim,)), factors
+            hit = (score == self.reduce("max", (dim,), (score,), dt.f64 if score.dtype == np.float64 else dt.f32)) | np.isnan(score)
+            found = np.where(hit, prod(rest, start=self.spread(x, (dim,))), np.asarray(unit("min", element)).astype(element.numpy))
+            return self.reduce("min", (dim,), (found,), element)
         score = _wide(self.spread(score, (dim,)), "add") if recipe == "moments" else self.spread(score, (dim,))
         pivot = self.pivot(recipe, dim, score, dt.f64 if recipe == "moments" else element)
         with np.errstate(all="ignore"):

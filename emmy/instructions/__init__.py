@@ -10,7 +10,7 @@ from emmy.instructions.mbarrier import Arrive, ExpectBytes, FenceBarriers, InitB
 from emmy.instructions.mma import MultiplyMatrices
 from emmy.instructions.registers import Assign, Declare, DeclareArray, Let, SetElement
 from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreShared, StoreSharedVector
-from emmy.instructions.shuffle import ShuffleXor
+from emmy.instructions.shuffle import ShuffleUp, ShuffleXor
 from emmy.instructions.stmatrix import StoreMatrices
 from emmy.instructions.warpgroup import NamedBarrier, SetRegisters, SyncWarp
 from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpgroup, MultiplyWarpgroupRegisters, WaitProducts
@@ -18,6 +18,7 @@ from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpg
 __all__ = ["Arrive", "Assign", "Barrier", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile",
     "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier", "Let",
     "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
-    "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleXor", "StoreGlobal",
-    "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies",
+    "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor",
+    "StoreGlobal", "StoreGlobalVector",
+    "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies",
     "WaitProducts", "WaitStores"]

@@ -47,3 +47,35 @@ class ShuffleXor(Stmt):
     @property
     def words(self) -> int:
         return words(self.var.element)
+
+
+class ShuffleUp(Stmt):
+    """`var` is the `value` of the lane `delta` (1 to 31) below, or the lane's own where there is none; all 32 lanes must be active."""
+
+    var: Var
+    value: Expr
+    delta: int
+    syntax = "shuffle_up {var:new} = {value}, {delta}"
+
+    def check(self, scope: Scope) -> None:
+        scope.expr(self.value, self.var.element)
+        if not 1 <= self.delta <= 31:
+            raise IRError(f"{self.delta} lanes below; there are 1 to 31")
+        scope.define(self.var.name, Register("let", self.var.element))
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        call = f"__shfl_up_sync(0xffffffffu, {spell(self.value)}, {self.delta})"
+        return [f"const {TYPES[self.var.element]} {self.var.name} = {call}{' != 0' if self.var.element is dt.bool_ else ''};"]
+
+    def meaning(self, machine: Machine) -> Step:
+        slot, value, lanes = machine.slot(self.var.name), machine.value(self.value), np.arange(32)
+        source = np.where(lanes < self.delta, lanes, lanes - self.delta)
+
+        def run(w: Warp) -> None:
+            w.require_all("shuffle", "needs all 32 lanes of the warp", lanes=32)
+            w.registers[slot] = w.spread(value(w))[source]
+        return run
+
+    @property
+    def words(self) -> int:
+        return words(self.var.element)

@@ -181,7 +181,8 @@ class Scan(Reduction):
 
 
 class Pivot(Reduction):
-    """The pivot of a twisted reduction: the maximum of `score` over `axis` (recipe "softmax") or its mean ("moments")."""
+    """The pivot of a twisted reduction: the maximum of `score` over `axis` (recipes "softmax" and "first") or its mean
+    ("moments")."""
 
     recipe: str
     axis: int
@@ -198,7 +199,7 @@ class Pivot(Reduction):
 
 class Channel(Reduction):
     """A channel of a twisted reduction: the sum over `axis` of exp(score - pivot) * x (recipe "softmax") or, where x is 1,
-    of (score - pivot)^2 ("moments")."""
+    of (score - pivot)^2 ("moments"); or the least x where the score is the pivot ("first")."""
 
     recipe: str
     axis: int

@@ -121,7 +121,7 @@ class Twist(NamedTuple):
     extra: int = 0
 
 
-TWISTS = {t.name: t for t in (Twist("softmax", 0.9, 8.9), Twist("moments", 2.0, 2.0, extra=1))}
+TWISTS = {t.name: t for t in (Twist("softmax", 0.9, 8.9), Twist("moments", 2.0, 2.0, extra=1), Twist("first", 3.0, 3.0))}
 
 
 def unit(monoid: str, dtype: DType) -> float | int | bool:

@@ -114,10 +114,11 @@ def parse_row(text: str) -> Row:
 
 
 class Schedule(Node):
-    """A row, and the form that realises it: "map", "transpose", "fold", "cross", "contraction" or "twist", with its axes.
+    """A row, and the form that realises it: "map", "transpose", "fold", "cross", "scan", "contraction" or "twist", with its axes.
 
     transpose: tiles of one axis that loads are contiguous along (`rows`) by the output's last (`columns`), at each point of `batch`.
     cross: lanes run along the axis `rows`, and before it `batch`, and over `columns` after folding.
+    scan: `rows` are the axes a block holds one point of, `columns` the one that the scan runs along.
     fold: `rows` are the axes a block (or warp) holds one point of, `columns` those it runs over after folding.
     contraction: tiles of `rows` by `columns`, one grid layer a point of `batch`.  twist: the same, its score tile over
     (rows, the fold's axis).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cache, cached_property
 from math import ceil, prod
 
@@ -11,12 +11,13 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
-from emmy.lower.tile_to_kernel.cross import rounds
-from emmy.lower.tile_to_kernel.fold import at_position, held_loads, levels
-from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
-from emmy.lower.tile_to_kernel.scalar import stride
+from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
+from emmy.lower.tile_to_kernel.cross import meeting, rounds
+from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
+from emmy.lower.tile_to_kernel.untwist import untwisted
+from emmy.tune.features_rows import scan, staged_rows, strip
+from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
-from emmy.tune.wgmma_twist_features import wgmma_twist_features
 from extract.cost import Features
 
 SECTOR = 32       # bytes that one access moves at least
@@ -61,23 +62,42 @@ class Census:
 
     @cache  # noqa: B019
     def stride(self, load: loop.Load, axis: int) -> int | None:
-        return stride(self.tensors[load.tensor], load.point, axis)
+        return stride(self.kernel, load, axis)
 
     def sectors(self, load: loop.Load, lane: int, width: int) -> float:
         """Bytes that one element of a load moves when neighbouring threads are neighbours along axis `lane`."""
         step, size = self.stride(load, lane), self.tensors[load.tensor].element.bytes
         if step == 0:
             return size / 8
-        return size if step is not None and abs(step) <= max(width, 1) else min(SECTOR, size * abs(step or SECTOR))
+        if width > 1 and vectorises(self.kernel, load, lane, width):
+            return size
+        # element by element, neighbouring threads are `width` elements apart
+        return min(SECTOR, size * max(1, abs(usual_step(self.kernel, load, lane) if step is None else step) * width))
 
     @cache  # noqa: B019
-    def position(self, load: Value, axis: int) -> Value:
-        return at_position(load, axis)
+    def position(self, value: Value, axis: int) -> Value:
+        return at_position(value, axis)
 
     @cache  # noqa: B019
-    def held(self, columns: tuple[int, ...]) -> frozenset[Value]:
-        """The loads that a row in registers makes once, by position."""
-        return frozenset(held_loads(self.kernel, columns))
+    def kept(self, columns: tuple[int, ...]) -> Kept:
+        """What a row in registers computes once, by position."""
+        return kept(self.kernel, columns)
+
+    def asked(self, roots: tuple[Value, ...], axis: int, known: Container[Value]) -> list[Value]:
+        """The values that computing `roots` asks for, those at a `known` position of `axis` being there already."""
+        seen: dict[Value, None] = {}
+        stack = list(roots)
+        while stack:
+            v = stack.pop()
+            if v not in seen and not (known and axis in self.free[v] and self.position(v, axis) in known):
+                seen[v] = None
+                stack.extend(v.operands)
+        return list(seen)
+
+    @cached_property
+    def untwisted(self) -> Census:
+        """Of the kernel with its softmax folds taken apart."""
+        return Census(untwisted(self.kernel))
 
     @cached_property
     def levels(self) -> list[list[tile.Fold]]:
@@ -93,16 +113,13 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' kernel under `schedule`; none where its outputs are empty, for it is never launched."""
     if not prod(census.kernel.shape):
         return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
-    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "contraction": _contraction, "twist": _twist}
+    if schedule.form == "fold" and schedule.row.stage == "smem":
+        return staged_rows(census, schedule)
+    if schedule.form == "cross" and schedule.row.stage == "smem":
+        return strip(census, schedule)
+    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction,
+             "twist": _twist}
     return forms[schedule.form](census, schedule)
-
-
-def operations(kernel: tile.Kernel) -> float:
-    """Scalar operations of the kernel's form, each value once for each setting of its axes, a multiply-add as two: the work that no
-    schedule avoids."""
-    census = Census(kernel)
-    combining = sum(max(fold_slots(census, f), census.size(f.span | {f.axis})) for f in kernel.folds)
-    return census.slots(kernel.results) + sum(census.slots(f.lifts) for f in kernel.folds) + combining
 
 
 def fold_slots(census: Census, f: tile.Fold) -> float:
@@ -135,6 +152,8 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
         loads += [(v, census.size(census.free[v] | set(outer) | {f.axis})) for v in census.loads(f.lifts)]
         steps += census.size((f.span | {f.axis}) - set(outer)) / 4
     lane = outer[-1] if outer else -1
+    across = kernel.extents[lane] % width != 0 if outer else False      # runs go on across lines, and each element finds its point
+    work += 6 * elements * (len(outer) - 1) if across else 0
     l1 = sum(n * census.sectors(v, lane, width) for v, n in loads)
     blocks = ceil(elements / width / schedule.row.threads)
     strided = sum(n * census.sectors(v, lane, width) for v, n in loads if census.stride(v, lane) not in (0, 1))
@@ -156,43 +175,53 @@ def in_flight(census: Census, width: int) -> float:
 
 
 def _fold(census: Census, schedule: tile.Schedule) -> Features:
+    how, _, apart = schedule.row.reduce.partition("/")
+    census = census.untwisted if apart else census
     kernel, row, width = census.kernel, schedule.row, _width(schedule.row)
-    team = 32 if row.reduce == "warp" else row.threads
+    team = 32 if how == "warp" else row.threads
     rows = census.size(schedule.rows)
-    held = census.held(schedule.columns) if row.stage == "reg" else frozenset()
+    held = census.kept(schedule.columns) if row.stage == "reg" else Kept({})
     column = schedule.columns[-1] if schedule.columns else -1
-    work = census.slots(kernel.results, *kernel.outer) + census.size(kernel.outer) * 2 * len(kernel.outputs) / width
-    l1 = reread = 0.0
-    for v in census.loads(kernel.results):
-        n = census.size(census.free[v] | set(schedule.rows)) * census.sectors(v, column, width)
-        if census.position(v, column) not in held:
-            l1 += n
-            reread += n if census.position(v, column) in census.held(schedule.columns) else 0
-    steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held else 0.0
-    joins = 0.0
-    seen: set[Value] = set()
-    for level in census.levels:
-        steps += max(1 if held else ceil(kernel.extents[f.axis] / (team * width)) for f in level)
-        idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0) if level else 0.0   # lanes with no run
-        joins += len(level) * (0.5 if row.reduce == "warp" else 1.5 + idle)
+    work = census.size(kernel.outer) * 2 * len(kernel.outputs) / width
+    l1 = reread = joins = 0.0
+    steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held.stages else 0.0
+    met: set[Value] = set()
+    known: set[Value] = set()
+    together = {f for level in census.levels for f in level}
+    stages: list[list[tuple[tuple[Value, ...], int, tuple[int, ...]]]] = [
+        [(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together]
+    ]
+    stages += [[(f.lifts, f.axis, (f.axis,)) for f in level] for level in census.levels]
+    stages.append([(kernel.results, column, kernel.outer)])
+    for stage in stages:
+        found: set[Value] = set()
+        for roots, axis, scope in stage:
+            for v in census.asked(roots, axis, known):
+                work += slots(v) * census.size(census.free[v] | {*schedule.rows, *scope})
+                found.add(census.position(v, axis))
+                if isinstance(v, loop.Load):
+                    over = {axis} & set(kernel.extents) if stage is not stages[-1] else set[int]()
+                    moved = census.size(census.free[v] | {*schedule.rows} | over) * census.sectors(v, axis, width)
+                    l1 += moved
+                    reread += moved if census.position(v, axis) in met else 0
+        met |= found
+        known |= held.stages.keys() & met
+    for k, level in enumerate(census.levels):
+        steps += (k == 0) if held.stages else max(ceil(kernel.extents[f.axis] / (team * width)) for f in level)
+        idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0)    # lanes with no run
+        joins += len(level) * (0.5 if how == "warp" else 1.5 + idle)
     for f in kernel.folds:
         nested = not f.span <= set(kernel.outer)
         merges = (5 + (team // 32 - 1).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
-        work += census.slots(f.lifts, *schedule.rows, f.axis) + fold_slots(census, f) + team * rows * merges * len(f.state)
-        for v in census.loads(f.lifts):
-            n = census.size(census.free[v] | set(schedule.rows) | {f.axis}) * census.sectors(v, -1 if nested else f.axis, width)
-            again = census.position(v, f.axis) in seen
-            seen.add(census.position(v, f.axis))
-            l1 += 0 if again and held else n
-            reread += n if again and not held else 0
+        work += fold_slots(census, f) + team * rows * merges * len(f.state)
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
-    per_block = row.threads // 32 if row.reduce == "warp" else 1
+    per_block = row.threads // 32 if how == "warp" else 1
     blocks = ceil(rows / per_block)
     runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
-    registers = 24 + 2 * width * len(kernel.outputs) + (len(held) * runs * width if held else 0)
+    registers = 24 + 2 * width * len(kernel.outputs) + held.most * runs * width
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,
-                    steps, joins, in_flight(census, width) * (min(runs, 4) if held else 1))
+                    steps, joins, in_flight(census, width) * (min(runs, 4) if held.stages else 1))
 
 
 def _transpose(census: Census, schedule: tile.Schedule) -> Features:
@@ -228,12 +257,13 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
     blocks = ceil(points / (across * width))
     work = census.slots(kernel.results, *kernel.outer)
     l1 = sum(census.size(census.free[v] | set(lanes)) * census.sectors(v, axis, width) for v in census.loads(kernel.results))
+    parts = meeting(down, across)
     ahead, steps, joins, shared = 1, ceil(columns / down) * 0.25 if schedule.columns else 0.0, 0.0, 0.0
     for level in census.levels:
         for f in level:
             # all threads of a lane merge what they have left, or the first does
             every = schedule.columns or level is not census.levels[-1]
-            reads = blocks * across * width * down * (down if every else 1) * len(f.state) * (down > 1)
+            reads = blocks * across * width * down * (parts if every else 1) * len(f.state) * (parts > 1)
             shared += reads
             work += reads * (12 if f.kind == "twist" else 1)
         ahead = rounds(kernel, width, max(kernel.extents[f.axis] for f in level), down)
@@ -244,10 +274,18 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         work += census.slots(f.lifts, *lanes, f.axis) + fold_slots(census, f)
         l1 += sum(census.size(census.free[v] | set(lanes) | {f.axis}) * census.sectors(v, axis, width) for v in census.loads(f.lifts))
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
+    met: set[Value] = set()
+    reread = 0.0
+    written = [(kernel.results, a) for a in schedule.columns[-1:]]
+    for stage in [*([(f.lifts, f.axis) for f in level] for level in census.levels), written]:
+        here = {(census.position(v, a), v, a) for roots, a in stage for v in census.loads(roots) if a in census.free[v]}
+        reread += sum(census.size({*lanes, a} & census.free[v]) * census.sectors(v, axis, width) for p, v, a in here if p in met)
+        met |= {p for p, _, _ in here}
     states = sum(x.bytes for level in census.levels for f in level for x in f.state)
     registers = min(32 + 8 * width, 65536 // row.threads if row.threads < 1024 else 32)
-    return Features(census.dram, max(census.dram, l1 + census.written), 0, 0, l1, work, shared, blocks, row.threads, registers,
-                    states * down * across * width, steps, joins, in_flight(census, width) * min(ahead, 4))
+    l2 = max(census.dram, l1 + census.written)
+    return Features(census.dram, l2, reread, reread / blocks, l1, work, shared, blocks, row.threads, registers,
+                    states * parts * across * width * (parts > 1), steps, joins, in_flight(census, width) * min(ahead, 4))
 
 
 def tiled(row: tile.Row) -> tuple[int, int, int, int, int, int]:
@@ -318,30 +356,11 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
                     leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
 
 
-def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
-    kernel = census.kernel
-    p, fm, fn, stages = map(int, re.findall(r"w(\d+).*/f(\d+)x(\d+).*d(\d+)", str(schedule.row))[0])
-    m, c, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
-    outer = next(f for f in kernel.folds if f.kind == "twist")
-    d = 16 * ceil(sum(kernel.extents[f.axis] for f in kernel.folds if f is not outer) / 16) + 16 * ceil(c / 16)     # both products
-    high, keys = 16 * p * fm, 8 * fn
-    tiles = KeyTiles(kernel, outer, schedule.rows, high, keys, schedule.row.raster == "live")
-    blocks, rounds = tiles.tiles * batch, sum(tiles.counts) / tiles.tiles
-    scores = blocks * high * rounds * keys
-    staged = blocks * (rounds * keys * d + high * d)                # halves that blocks bring to shared memory
-    read = scores * d / (16 * fm) * (1 + fm * 2 / fn)               # halves that warps read there
-    work = scores * (28 + sum(map(slots, loop.walk(outer.lifts[:1])))) + 16 * scores * d / 2048 + staged + blocks * high * rounds * c
-    flight = 2 * (stages - 1) * keys * d / (32 * p)
-    return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p,
-                    48 + 6 * fm * fn + fm * c // 2 + c // 4, 2 * (high * d // 2 + stages * keys * d),
-                    0.6 * rounds / (stages - 1), rounds * 0.2, flight, 2 * scores * d)
-
-
 def _twist(census: Census, schedule: tile.Schedule) -> Features:
     if schedule.row.tile.startswith("wgmma"):
-        return wgmma_twist_features(census, schedule)
+        return warpgroup_twist(census, schedule)
     if schedule.row.tile.startswith("mma"):
-        return _tensor_twist(census, schedule)
+        return tensor_twist(census, schedule)
     kernel = census.kernel
     p, q, fm, fn, depth, _ = tiled(schedule.row)
     m, c, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))

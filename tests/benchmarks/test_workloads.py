@@ -22,7 +22,8 @@ def result(source):
 
 def test_every_line_of_a_suite_is_a_workload_of_its_own():
     lines = [line for suite in SUITES.values() for line in suite]
-    assert len(WORKLOADS) == sum(len(programs) * len(dtypes) * len(sizes) for programs, dtypes, sizes in lines)
+    counts = {suite: sum(len(programs) * len(dtypes) * len(sizes) for programs, dtypes, sizes in of) for suite, of in SUITES.items()}
+    assert counts == {suite: len(set(select(suite=suite))) for suite in SUITES}
     assert {name for programs, _, _ in lines for name in programs} == set(PROGRAMS)
     assert all(re.fullmatch(r"[a-z0-9_-]+", stem) for stem in WORKLOADS)
 
@@ -32,18 +33,22 @@ def test_snippets_run(stem):
     """On the meta device, where no size costs anything."""
     workload = WORKLOADS[stem]
     with torch.device("meta"), torch.no_grad():
-        y = result(workload.snippet)
+        results = result(workload.snippet)
     sizes = [int(n) for n in workload.case.split()[-1].split("x")]
     program = workload.case.split()[0]
-    rows, last = sizes[:1], [sizes[0], sizes[-1]]
-    shapes = {"(ab)c": last, "attention": sizes, "softcap_attention": sizes, "cross_entropy": [], "sum(ab)": [],
-              "xw+(xa)b": [sizes[0], sizes[2 % len(sizes)]], "x(w+ab)": [sizes[0], sizes[2 % len(sizes)]], "silu(xg)(xu)": last,
-              **dict.fromkeys(("logsumexp", "variance", "mean(ab)", "(uv)x", "max(x+y)"), rows)}
-    shape = shapes.get(program, sizes[:2])
-    assert list(y.shape) == shape and y.dtype is getattr(torch, TORCH_NAME[workload.dtype])
+    rows, last, third = sizes[:1], [sizes[0], sizes[-1]], sizes[2 % len(sizes)]
+    shapes = {"(ab)c": last, "xw+(xa)b": [sizes[0], third], "x(w+ab)": [sizes[0], third],
+              "silu(xg)(xu)": last, "embedding": [third, sizes[1 % len(sizes)]], "permute": [sizes[0], third, *sizes[1:2], *sizes[3:]],
+              "maxpool": [*sizes[:2], *(n // 2 for n in sizes[2:])], "avgpool": [*sizes[:2], 1, 1],
+              **dict.fromkeys(("attention", "softcap_attention", "rope", "batchnorm", "groupnorm"), sizes),
+              **dict.fromkeys(("logsumexp", "variance", "mean(ab)", "(uv)x", "max(x+y)", "sum", "mean", "var", "argmax"), rows),
+              **dict.fromkeys(("cross_entropy", "sum(ab)", "sum_all", "mean_all", "var_all", "argmax_all"), [])}
+    dtype = torch.int64 if program.startswith("argmax") else getattr(torch, TORCH_NAME[workload.dtype])
+    for y in results if isinstance(results, tuple) else (results,):
+        assert list(y.shape) == shapes.get(program, sizes[:2]) and y.dtype is dtype
 
 
 def test_selection_by_pattern():
     assert [w.case for w in select("^softmax-16384x4096-bf16$")] == ["softmax 16384x4096"]
     assert len(select("softmax")) == 10
-    assert {w for suite in SUITES for w in select(suite=suite)} == set(WORKLOADS.values())
+    assert {w.stem for suite in SUITES for w in select(suite=suite)} == set(WORKLOADS)

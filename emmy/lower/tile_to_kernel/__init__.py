@@ -22,6 +22,8 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         fold,
         hopper,
         hopper_twist,
+        scan,
+        staged_rows,
         tensor_core,
         tensor_twist,
         transpose,
@@ -31,9 +33,11 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     if kernel.schedule is None:
         raise IRError(f"kernel {kernel.name} has no schedule")
     kernel = with_parameter_names(kernel)
-    forms = {"map": elementwise.lower, "transpose": transpose.lower, "fold": fold.lower, "cross": cross.lower,
+    forms = {"map": elementwise.lower, "transpose": transpose.lower, "fold": fold.lower, "cross": cross.lower, "scan": scan.lower,
              "contraction": contraction.lower, "twist": twist_tile.lower}
     assert kernel.schedule is not None
+    if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem":
+        return staged_rows.lower(kernel, kernel.schedule)
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):

@@ -2,10 +2,14 @@
 
 The lanes of a block run along the output axis c (`schedule.rows`) that is contiguous, after the axes of `schedule.batch`, row-major:
 every thread holds `width` neighbours along c.  The `down` threads of a lane share out the folded axis, level by level as in form
-"fold", join through shared memory by the fold's merge, in the order of the threads, and then the columns that are left.
+"fold", join by the fold's merge, in a warp by shuffles and between warps through shared memory, and then the columns that are left.
 
-Row: WORK=t<down>x<across>,TILE=v<width>,REDUCE=cross.  The width divides the extent of c; other tails are predicated.
-Shared bytes: down * across * width * (bytes of a state), for each fold.
+With STAGE=smem the block's strip stays in shared memory (`strip`), and softmax folds are taken apart (`untwist`).
+
+Row: WORK=t<down>x<across>,TILE=v<width>,REDUCE=cross, with or without STAGE=smem.  The width divides the extent of c; other tails are
+predicated.
+Shared bytes: down * across * width * (bytes of a state) at most, for each fold; extent * across * width * (bytes of an element) for each
+load that is staged.
 """
 
 from __future__ import annotations
@@ -19,17 +23,21 @@ from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.instructions.shared_memory import LoadSharedVector, StoreSharedVector
+from emmy.instructions.shuffle import ShuffleXor
 from emmy.ir import dtype as dt
-from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel import strip
 from emmy.lower.tile_to_kernel.finish import finish, store, store_run
-from emmy.lower.tile_to_kernel.fold import by_extent, levels
+from emmy.lower.tile_to_kernel.fold import by_extent
+from emmy.lower.tile_to_kernel.held import levels
+from emmy.lower.tile_to_kernel.lanes import WARP
 from emmy.lower.tile_to_kernel.register_tile import parts
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, neutral
 from emmy.lower.tile_to_kernel.staging import both, counted, under
+from emmy.lower.tile_to_kernel.untwist import untwisted
 
 AHEAD_BYTES, AHEAD = 64, 8      # a thread reads up to so many bytes of a tensor, from so many elements of the folded axis, at once
 
@@ -51,7 +59,7 @@ class Run:
         """Make what is known at neighbour `lane` the values of a scope."""
         scope.values.update((v, Element(array, v.dtype, lane)) for v, array in self.held.items())
 
-    def at(self, scope: Emitter, lane: Expr, arrays: dict[loop.Load, str]) -> Emitter:
+    def at(self, scope: Emitter, lane: Expr, arrays: dict[Value, str]) -> Emitter:
         """A scope for neighbour `lane`, `arrays` being what `load_vectors` has read."""
         inner = scope.neighbour(self.axis, self.start, lane, arrays)
         self.bind(inner, lane)
@@ -84,6 +92,8 @@ class Run:
 
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of folds across a contiguous axis; IRError where the row or a fold does not fit the form."""
+    staged = schedule.row.stage == "smem"
+    kernel = untwisted(kernel) if staged else kernel
     down, across, width = blocks(kernel, schedule)
     scope = Emitter(kernel)
     lanes = *(a for a in kernel.outer if a in schedule.batch), *schedule.rows
@@ -96,17 +106,22 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     # threads beyond the end do the last run's work, so that they meet the others at barriers, and store nothing
     scope.place(lanes, flat if inside is None else scope.let("at", Apply("min", (flat, const(scope.integer, total - width)))))
     run = Run(lanes[-1], scope.axes[lanes[-1]], width)
-    shared: list[SharedBuffer] = []
+    shared = strip.stage(scope, run.axis, run.start, width, tuple(columns), place, lane, down, across) if staged else []
+    joining = meeting(down, across)
     body, order = scope, levels(kernel)
     for level in order:
         states = {f: array for group in by_extent(kernel, level) for f, array in gather(scope, run, group, place, down).items()}
-        if down > 1:
-            buffers = {f: leave(scope, run, f, arrays, down * across, shared) for f, arrays in states.items()}
+        if joining < down:
+            for f, arrays in states.items():
+                meet(scope, run, f, arrays, across)
+        if joining > 1:
+            buffers = {f: leave(scope, run, f, arrays, joining * across, across if joining < down else 0, shared)
+                       for f, arrays in states.items()}
             scope.emit(Barrier())
         if level is order[-1]:
             body = scope.child()
         for f, arrays in states.items():
-            joined = join(body, run, f, buffers[f], lane, across, down) if down > 1 else arrays
+            joined = join(body, run, f, buffers[f], lane, across, joining) if joining > 1 else arrays
             for channel, array in enumerate(joined[:len(f.lifts)]):
                 run.know(body, f.result(channel), array)
     write(body, run, columns, place, down)
@@ -115,11 +130,16 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     return finish(kernel, scope, (-(-total // (across * width)), 1, 1), down * across, tuple(shared))
 
 
+def meeting(down: int, across: int) -> int:
+    """How many states of a lane meet in shared memory: those of warps, where a warp has each lane several times, or of threads."""
+    return down if across >= WARP or WARP % across else max(1, down * across // WARP)
+
+
 def blocks(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[int, int, int]:
     """Threads of a block down and across, and how many neighbours each holds."""
     row = schedule.row
     work, run = re.fullmatch(r"t(\d+)x(\d+)", row.work), re.fullmatch(r"v(\d+)|", row.tile)
-    if not work or not run or row.reduce != "cross" or row.stage or len(schedule.rows) != 1:
+    if not work or not run or row.reduce != "cross" or row.stage not in ("", "smem") or len(schedule.rows) != 1:
         raise IRError(f"{kernel.name}: row {row}: a fold across lanes is spelled WORK=t8x32,TILE=v4,REDUCE=cross")
     down, across, width = int(work[1]), int(work[2]), int(run[1] or 1)
     if down * across % 32 or kernel.extents[schedule.rows[0]] % width or not kernel.folds:
@@ -183,13 +203,35 @@ def update(scope: Emitter, fold: tile.Fold, arrays: list[str], lane: Expr, chang
     scope.emit(*(SetElement(e.array, e.element, e.index, s) for e, s in zip(elements, state, strict=True)))
 
 
-def leave(scope: Emitter, run: Run, fold: tile.Fold, arrays: list[str], threads: int, shared: list[SharedBuffer]) -> list[SharedBuffer]:
-    """Write the thread's state to shared memory: threads next to each other, neighbours of a thread together."""
+def meet(scope: Emitter, run: Run, fold: tile.Fold, arrays: list[str], across: int) -> None:
+    """Merge the states of a warp's threads that have the same lane: each ends with that of all of them."""
+    e = run.lane(scope)
+    each = scope.child()
+
+    def exchange(state: tuple[Var, ...]) -> None:
+        mask = WARP // 2
+        while mask >= across:
+            others = tuple(Var(each.name("o"), s.element) for s in state)
+            each.emit(*(ShuffleXor(o, s, mask) for o, s in zip(others, state, strict=True)))
+            each.merge(fold, state, others)
+            mask //= 2
+
+    update(each, fold, arrays, e, exchange)
+    run.each(scope, e, each)
+
+
+def leave(scope: Emitter, run: Run, fold: tile.Fold, arrays: list[str], threads: int, first: int,
+          shared: list[SharedBuffer]) -> list[SharedBuffer]:
+    """Write the states of `threads` to shared memory, next to each other, neighbours of a thread together: those of every thread, or of
+    the `first` of each warp."""
     buffers = [SharedBuffer(scope.name("part"), x.dtype, threads * run.width) for x in neutral(fold)]
     shared += buffers
+    thread: Expr = Thread() // WARP * first + Thread() % WARP if first else Thread()
+    stores = scope.child()
     for array, b in zip(arrays, buffers, strict=True):
         step = gcd(run.width, VECTOR_BYTES // b.element.bytes)
-        scope.emit(*(StoreSharedVector(b.name, Thread() * run.width + k, array, k, step) for k in range(0, run.width, step)))
+        stores.emit(*(StoreSharedVector(b.name, thread * run.width + k, array, k, step) for k in range(0, run.width, step)))
+    scope.emit(*under(Thread() % WARP < first if first else None, stores.body))
     return buffers
 
 

@@ -10,7 +10,7 @@ from emmy.instructions.global_memory import StoreGlobal, StoreGlobalVector
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Element, Expr, GlobalBuffer, Kernel, SharedBuffer, TensorMap, Var, const, verify
-from emmy.ir.loop_ir import Load
+from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
 
@@ -27,15 +27,15 @@ def put(scope: Emitter, values: tuple[Expr, ...]) -> None:
 
 
 def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable[[Emitter, Expr], None] | None = None,
-              arrays: Mapping[Load, str] | None = None) -> None:
+              arrays: Mapping[Value, str] | None = None) -> None:
     """Compute and store `width` elements of every output from `start` (a multiple of `width`) along `axis`, as vectors along the last axis.
-    `bind` makes values that are known for the neighbour at an offset those of its scope; `arrays` hold loads read already."""
+    `bind` makes values that are known for the neighbour at an offset those of its scope; `arrays` hold values known already."""
     kernel = scope.kernel
     scope.hoist(kernel.results, axis)
     held = dict(arrays or {})
     if width == 1:
         scope.axes[axis] = start
-        scope.values.update({load: Element(array, load.element.compute, const(scope.integer, 0)) for load, array in held.items()})
+        scope.values.update({v: Element(array, v.dtype, const(scope.integer, 0)) for v, array in held.items()})
         store(scope)
         return
     held |= scope.load_vectors(kernel.results, axis, start, width, held)

@@ -3,33 +3,31 @@ together, level by level, and then write the columns.
 
 A level is the folds that read only results of earlier levels; those of one level that run over as many elements share a
 loop.  Each thread folds a strided part; lanes join by shuffles, warps through shared memory, by the fold's own merge.
-With STAGE=reg every stage walks the same positions, and what two of them load is kept in registers.
+With STAGE=reg every stage walks the same positions, and what one computes and a later one asks for is kept in registers.
 
-Row: WORK=t<threads>,TILE=v<width>,REDUCE=coop or WORK=w<warps>,TILE=v<width>,REDUCE=warp, each with or without STAGE=reg.
+Row: WORK=t<threads>,TILE=v<width>,REDUCE=coop or WORK=w<warps>,TILE=v<width>,REDUCE=warp, each with or without STAGE=reg; there,
+REDUCE=coop/apart or warp/apart takes softmax folds apart (`untwist`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For, If
-from emmy.instructions.global_memory import LoadGlobalVector
-from emmy.instructions.registers import DeclareArray
+from emmy.instructions.registers import SetElement
 from emmy.instructions.shared_memory import LoadShared, StoreShared
-from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Block, Expr, Kernel, SharedBuffer, Thread, Var, const
-from emmy.ir.loop_ir import Value
 from emmy.ir.operators import MONOIDS
-from emmy.lower.tensor_to_loop import rename
 from emmy.lower.tile_to_kernel.finish import finish, put, store_run
+from emmy.lower.tile_to_kernel.held import Held, levels
 from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
-from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, vectorises
+from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.twist import RECIPES
+from emmy.lower.tile_to_kernel.untwist import untwisted
 
 
 class Team(NamedTuple):
@@ -48,12 +46,14 @@ class Team(NamedTuple):
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of a fold-then-map over rows."""
     row, extents = schedule.row, kernel.extents
+    how, _, apart = row.reduce.partition("/")
+    kernel = untwisted(kernel) if apart else kernel
     threads, width = row.threads, int(row.tile.removeprefix("v") or 1)
     rows = prod(extents[a] for a in schedule.rows)
     outer = Emitter(kernel)
     shared: list[SharedBuffer] = []
     held = Held(kernel, schedule.columns) if row.stage == "reg" else None
-    if row.reduce == "warp":
+    if how == "warp":
         warps = threads // WARP
         team = Team(outer.let("lane", Thread() % WARP), WARP, width, held)
         position = outer.let("row", outer.whole(Block(0) * warps + Thread() // WARP))
@@ -73,66 +73,6 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     write(scope, schedule.columns, team)
     outer.emit(If(guard, tuple(scope.body))) if guard is not None else outer.emit(*scope.body)
     return finish(kernel, outer, (blocks, 1, 1), threads, tuple(shared))
-
-
-class Held:
-    """Loads that a thread keeps from one stage to the next: those that two stages make at the same positions of their axes."""
-
-    def __init__(self, kernel: tile.Kernel, columns: tuple[int, ...]):
-        self.loads = held_loads(kernel, columns)
-        self.arrays: dict[tuple[Value, int], str] = {}
-
-    def fetch(self, scope: Emitter, body: Emitter, roots: tuple[Value, ...], axis: int, start: Expr, width: int,
-              number: int) -> dict[loop.Load, str]:
-        """The register arrays of the held loads below `roots` for run `number`; those not read yet are read in `body`."""
-        found: dict[loop.Load, str] = {}
-        for v in loads_along(roots, axis):
-            key = at_position(v, axis), number
-            if key[0] not in self.loads or not (width == 1 or vectorises(body.tensors[v.tensor], v.point, axis, width)):
-                continue
-            if key not in self.arrays:
-                self.arrays[key] = scope.name("x")
-                scope.emit(DeclareArray(self.arrays[key], v.element.compute, width, None))
-                first = body.child()
-                first.axes[axis] = start
-                offset = first.offset(v.tensor, v.point)
-                step = min(width, VECTOR_BYTES // v.element.bytes)
-                body.emit(*first.body, *(LoadGlobalVector(self.arrays[key], k, v.tensor, offset + k, step) for k in range(0, width, step)))
-            found[v] = self.arrays[key]
-        return found
-
-
-def held_loads(kernel: tile.Kernel, columns: tuple[int, ...]) -> set[Value]:
-    """The loads, by position along their axis, that two stages (levels of folds, and the writing of columns) have in common."""
-    stages = [(f.lifts, f.axis, depth) for depth, level in enumerate(levels(kernel)) for f in level]
-    stages += [(kernel.results, a, -1) for a in columns]
-    met = {(load, depth) for roots, axis, depth in stages for load in {at_position(v, axis) for v in loads_along(roots, axis)}}
-    count = Counter(load for load, _ in met)
-    return {load for load, n in count.items() if n > 1}
-
-
-def loads_along(roots: tuple[Value, ...], axis: int) -> list[loop.Load]:
-    """The loads below `roots` whose point mentions `axis` itself, in order."""
-    free = tile.free_axes(roots)
-    return [v for v in free if isinstance(v, loop.Load) and axis in free[v] and not v.operands]
-
-
-def at_position(load: Value, axis: int) -> Value:
-    """`load` with `axis` made nameless, so that loads along different axes compare."""
-    return rename(load, {axis: -1})
-
-
-def levels(kernel: tile.Kernel) -> list[list[tile.Fold]]:
-    """The folds that the threads run together, by how many folds come before each.  A fold that depends on another's axis is
-    not among them: it is nested in that one, and each thread runs it alone."""
-    folds = {f.name: f for f in kernel.folds}
-    outer = set(kernel.outer)
-    depth: dict[str, int] = {}
-    for f in kernel.folds:
-        below = [v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)]
-        depth[f.name] = 1 + max((depth[n] for n in below if folds[n].span <= outer), default=-1)
-    together = [f for f in kernel.folds if f.span <= outer]
-    return [[f for f in together if depth[f.name] == d] for d in sorted({depth[f.name] for f in together})]
 
 
 def by_extent(kernel: tile.Kernel, folds: list[tile.Fold]) -> list[list[tile.Fold]]:
@@ -172,11 +112,14 @@ def partial(scope: Emitter, group: list[tile.Fold], team: Team) -> list[tuple[Va
 
     def step(body: Emitter, start: Expr, number: int) -> None:
         for f, state in zip(group, states, strict=True):
-            arrays = team.held.fetch(scope, body, f.lifts, f.axis, start, team.width, number) if team.held else {}
-            arrays |= body.load_vectors(f.lifts, f.axis, start, team.width, arrays)
+            known, fresh = team.held.run(scope, body, f.lifts, f.axis, start, team.width, number) if team.held else ({}, {})
+            arrays = known | body.load_vectors(f.lifts, f.axis, start, team.width, known)
             elements = []
             for e in range(team.width):
                 inner = body.neighbour(f.axis, start, const(scope.integer, e), arrays)
+                for v, array in fresh.items():
+                    inner.values[v] = inner.let("h", inner.value(v))
+                    inner.emit(SetElement(array, v.dtype, const(scope.integer, e), inner.values[v]))
                 elements.append(tuple(inner.value(x) for x in f.lifts))
                 body.emit(*inner.body)
             body.accumulate(f, state, elements)
@@ -221,8 +164,8 @@ def write(scope: Emitter, columns: tuple[int, ...], team: Team) -> None:
     scope.hoist(kernel.results, *columns)
     if not rest:
         def step(body: Emitter, start: Expr, number: int) -> None:
-            arrays = team.held.fetch(scope, body, kernel.results, last, start, width, number) if team.held else {}
-            store_run(body, last, start, width, arrays=arrays)
+            known = team.held.run(scope, body, kernel.results, last, start, width, number)[0] if team.held else {}
+            store_run(body, last, start, width, arrays=known)
 
         along(scope, extents[last], const(scope.integer, extents[last]), team._replace(width=width), step)
         return

@@ -20,8 +20,9 @@ from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Element, Expr, SharedBuffer, Thread, Var, int32
 from emmy.ir.loop_ir import Value, load_of
+from emmy.lower.tile_to_kernel.address import vectorises
 from emmy.lower.tile_to_kernel.register_tile import Held
-from emmy.lower.tile_to_kernel.scalar import Emitter, vectorises
+from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Side, Strip, both, counted, under
 
 CHUNK = 8       # halves of one row of a matrix: 16 bytes
@@ -73,7 +74,7 @@ class Panel(Side):
         self.buffer = SharedBuffer(self.buffers[0].name, element, slots * self.slot)
         load = load_of(value, element)
         whole = load is not None and scope.kernel.extents[self.along] % CHUNK == 0
-        self.load = load if load and whole and vectorises(scope.tensors[load.tensor], load.point, self.along, CHUNK) else None
+        self.load = load if load and whole and vectorises(scope.kernel, load, self.along, CHUNK) else None
         if self.load is not None:
             self.vector = CHUNK
             self.chunks = -(-self.slot // (CHUNK * threads))

@@ -17,7 +17,8 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax, Ix
 from emmy.ir.kernel_ir import Convert, Expr, TensorMap, int32
 from emmy.ir.loop_ir import axes_of
-from emmy.lower.tile_to_kernel.scalar import Emitter, affine
+from emmy.lower.tile_to_kernel.address import affine
+from emmy.lower.tile_to_kernel.scalar import Emitter
 
 LINE = 64                   # halves of a line of a swizzled box: 128 bytes
 MOST = 256                  # positions of a box along one dimension

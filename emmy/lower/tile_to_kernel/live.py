@@ -21,7 +21,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax, Ix, IxConst, Pos
 from emmy.ir.loop_ir import Value
-from emmy.lower.tile_to_kernel.scalar import affine
+from emmy.lower.tile_to_kernel.address import affine
 
 TILE = Pos(0)       # the number of a tile of rows
 

@@ -8,13 +8,15 @@ before the loop over it is opened, so every subterm sits at the outermost loop i
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import count
 from math import gcd
+from typing import NamedTuple
 
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
 from emmy.instructions.registers import Assign, Declare, DeclareArray, Let
+from emmy.instructions.shared_memory import LoadShared, LoadSharedVector
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
@@ -25,9 +27,18 @@ from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, c
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
+from emmy.lower.tile_to_kernel.address import offset, vectorises
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
+
+
+class Place(NamedTuple):
+    """Where a load is in shared memory: the buffer, its offset in a scope, and how many neighbours lie there in one run."""
+
+    buffer: str
+    at: Callable[[Emitter], Expr]
+    width: int
 
 
 class Emitter:
@@ -43,6 +54,7 @@ class Emitter:
         self.free: dict[Value, frozenset[int]] = parent.free if parent else tile.free_axes(kernel.roots)
         self.uses: Counter[Value] = parent.uses if parent else Counter((*(x for v in self.free for x in v.operands), *kernel.results))
         self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
+        self.places: dict[Value, Place] = parent.places if parent else {}       # loads that are in shared memory
         sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
         self.integer: DType = dt.i64 if max(sizes, default=0) >= 1 << 31 else dt.i32
 
@@ -99,7 +111,7 @@ class Emitter:
 
     def offset(self, tensor: str, point: tuple[Ix, ...]) -> Expr:
         """The row-major offset of a point of a tensor."""
-        return self.index(ix.flatten(point, self.tensors[tensor].shape))
+        return self.index(offset(self.kernel, tensor, point))
 
     def output_offset(self) -> Expr:
         """The offset of the current point of every output."""
@@ -114,6 +126,10 @@ class Emitter:
 
     def _build(self, v: Value) -> Expr:
         match v:
+            case loop.Load(_, element, _) if v in self.places:
+                var = Var(self.name("x"), element.compute)
+                self.emit(LoadShared(var, self.places[v].buffer, self.places[v].at(self)))
+                return var
             case loop.Load(name, element, point):
                 var = Var(self.name("x"), element.compute)
                 offset = self.offset(name, point)
@@ -190,14 +206,29 @@ class Emitter:
 
     # -- vectors ------------------------------------------------------------------------------------------------
     def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int,
-                     known: Container[loop.Load] = ()) -> dict[loop.Load, str]:
-        """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load below `roots` (but those `known`)
-        for which they are one aligned run: the register array that holds each, in its compute dtype."""
-        arrays: dict[loop.Load, str] = {}
+                     known: Container[Value] = ()) -> dict[Value, str]:
+        """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load that computing `roots` asks for,
+        some values being `known`, and for which they are one aligned run: the register array that holds each, in its compute dtype."""
+        arrays: dict[Value, str] = {}
+        asked, stack = set[Value](), list(roots)
+        while stack:
+            v = stack.pop()
+            if v not in asked and v not in self.values and v not in known:
+                asked.add(v)
+                stack.extend(v.operands)
         for v in loop.walk(tuple(roots)):
-            if not isinstance(v, loop.Load) or v in self.values or v in known or self.guard is not None:
+            if not isinstance(v, loop.Load) or v not in asked or self.guard is not None:
                 continue
-            if vectorises(self.tensors[v.tensor], v.point, axis, width):
+            if v in self.places:
+                if self.places[v].width == width > 1:
+                    arrays[v] = self.name("x")
+                    first = self.child()
+                    first.axes[axis] = start
+                    at = first.places[v].at(first)
+                    self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None),
+                              LoadSharedVector(arrays[v], 0, self.places[v].buffer, at, width))
+                continue
+            if vectorises(self.kernel, v, axis, width):
                 first = self.child()
                 first.axes[axis] = start
                 offset = first.offset(v.tensor, v.point)
@@ -208,12 +239,11 @@ class Emitter:
                     self.emit(LoadGlobalVector(arrays[v], k, v.tensor, offset + k, step))
         return arrays
 
-    def neighbour(self, axis: int, start: Expr, lane: Expr, arrays: dict[loop.Load, str]) -> Emitter:
-        """A scope for the neighbour `lane` of a run that `load_vectors` has read."""
+    def neighbour(self, axis: int, start: Expr, lane: Expr, arrays: Mapping[Value, str]) -> Emitter:
+        """A scope for the neighbour `lane` of a run whose values `arrays` hold, as `load_vectors` has read them."""
         inner = self.child()
         inner.axes[axis] = start + lane
-        for load, array in arrays.items():
-            inner.values[load] = Element(array, load.element.compute, lane)
+        inner.values.update((v, Element(array, v.dtype, lane)) for v, array in arrays.items())
         return inner
 
 
@@ -224,31 +254,3 @@ def neutral(fold: tile.Fold) -> tuple[Expr, ...]:
         return found
     dtype = fold.lifts[0].dtype
     return (const(dtype, unit(fold.recipe, dtype)),)
-
-
-def affine(x: Ix) -> tuple[dict[Ix, int], int]:
-    """`x` as (coefficient of each leaf, constant); quotients and remainders count as leaves."""
-    match x:
-        case ix.IxConst(n): return {}, n
-        case ix.IxAdd(a, b):
-            (left, m), (right, n) = affine(a), affine(b)
-            return {k: left.get(k, 0) + right.get(k, 0) for k in {**left, **right}}, m + n
-        case ix.IxMul(a, n):
-            inner, m = affine(a)
-            return {k: c * n for k, c in inner.items()}, m * n
-    return {x: 1}, 0
-
-
-def stride(tensor: tile.Tensor, point: tuple[Ix, ...], axis: int) -> int | None:
-    """How far apart in memory `point` lies for neighbours along `axis`; None where that varies."""
-    terms, _ = affine(ix.flatten(point, tensor.shape))
-    if any(axis in loop.axes_of(leaf) for leaf in terms if leaf is not Ax(axis) and not isinstance(leaf, Ax)):
-        return None
-    return terms.get(Ax(axis), 0)
-
-
-def vectorises(tensor: tile.Tensor, point: tuple[Ix, ...], axis: int, width: int) -> bool:
-    """Whether `width` neighbours along `axis` are one aligned run, for every setting of the other axes."""
-    terms, constant = affine(ix.flatten(point, tensor.shape))
-    aligned = constant % width == 0 and all(c % width == 0 for leaf, c in terms.items() if leaf is not Ax(axis))
-    return width > 1 and aligned and stride(tensor, point, axis) == 1

@@ -25,8 +25,9 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.finish import finish, store_run
-from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, stride, vectorises
+from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 from emmy.lower.tile_to_kernel.staging import both, counted, under
 
 WORD = 4        # bytes of a bank of shared memory
@@ -131,7 +132,7 @@ def split(scope: Emitter, t: Tile) -> tuple[list[Load], list[Load]]:
             continue
         seen.add(v)
         if isinstance(v, Load):
-            across = t.q in scope.free[v] and stride(scope.tensors[v.tensor], v.point, t.p) == 1
+            across = t.q in scope.free[v] and stride(scope.kernel, v, t.p) == 1
             (staged if across else direct).append(v)
         elif not isinstance(v, loop.IndexOf):
             stack.extend(v.operands)
@@ -171,7 +172,7 @@ class Staged:
         self.pitch = t.rows + self.pad
         self.buffer = SharedBuffer(scope.name("tile"), element, t.columns * self.pitch)
         run = t.widest(scope.kernel.extents[t.p], t.rows, element.bytes)
-        self.run = next((n for n in (16, 8, 4, 2) if n <= run and vectorises(scope.tensors[load.tensor], load.point, t.p, n)), 1)
+        self.run = next((n for n in (16, 8, 4, 2) if n <= run and vectorises(scope.kernel, load, t.p, n)), 1)
         self.array = scope.name("r")
 
     def fetch(self, scope: Emitter) -> None:

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from emmy.lower.tile_to_kernel import moments, softmax
+from emmy.lower.tile_to_kernel import first, moments, softmax
 
-RECIPES: dict[str, ModuleType] = {"softmax": softmax, "moments": moments}
+RECIPES: dict[str, ModuleType] = {"softmax": softmax, "moments": moments, "first": first}

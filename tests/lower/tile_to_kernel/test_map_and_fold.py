@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from emmy.instructions.global_memory import LoadGlobalVector
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
 from emmy.ir.index import Ax
+from emmy.ir.kernel_ir import walk
 from emmy.ir.loop_ir import Value
+from emmy.lower.kernel_to_cuda import emit
 from emmy.lower.tile_to_kernel import elementwise, fold
+from emmy.lower.tile_to_kernel.held import kept
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors, total
 
 ROWS = 9
@@ -35,6 +41,17 @@ def test_map(width: int, n: int) -> None:
     check(over_rows(op("exp", load(t, "x", 0, 1)), (1, 0), n), "map", "WORK=t64,TILE=v1", (), np.exp(x).T)
     check(over_rows(total(1, load(t, "x", 0, 1)), (0,), n), "map", "WORK=t64,TILE=v1", (), x.sum(1))
     check(over_rows(loop.Scan("add", 1, Ax(2), load(t, "x", 0, 1)), (0, 2), n), "map", "WORK=t64,TILE=v1", (), x.cumsum(1))
+
+
+@pytest.mark.parametrize("element, width", [(dt.f32, 4), (dt.bf16, 8)])
+def test_a_map_whose_runs_go_on_across_lines(element: DType, width: int) -> None:
+    """37 columns: runs of x and y are vectors, b is read element by element."""
+    t = tensors(element, x=(8, 37), b=(37,), y=(8, 37))
+    k = kernel(op("add", op("mul", load(t, "x", 0, 1), load(t, "b", 1)), load(t, "y", 0, 1)), (0, 1), {0: 8, 1: 37}, t)
+    made = elementwise.lower(k, schedule("map", f"WORK=t64,TILE=v{width}", (), ()))
+    assert sum(isinstance(s, LoadGlobalVector) for s in walk(made.body)) == 2
+    x, b, y = (random(k)[n].astype(np.float64) for n in "xby")
+    np.testing.assert_allclose(run(k, made, random(k)), x * b + y, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("row, n", FOLDS)
@@ -74,3 +91,37 @@ def test_what_is_held_is_written_along_any_axis(work: str, axes: tuple[int, ...]
     x = random(k)["x"].astype(np.float64)
     wanted = x / x.sum(1, keepdims=True)
     check(k, "fold", f"{work},STAGE=reg", columns, wanted if axes == (0, 3) else wanted.T)
+
+
+@pytest.mark.parametrize("row", ["WORK=t64,TILE=v2,REDUCE=coop/apart,STAGE=reg", "WORK=w2,TILE=v4,REDUCE=warp/apart,STAGE=reg",
+                                 "WORK=t32,REDUCE=coop/apart,STAGE=reg"])
+def test_a_softmax_taken_apart(row: str) -> None:
+    """Each element is read once, and its exponential computed once."""
+    n = 96
+    t = tensors(x=(ROWS, n))
+    folded, here = load(t, "x", 0, 1), load(t, "x", 0, 2)
+    body = op("div", op("exp", op("sub", here, loop.Pivot("softmax", 1, folded))), loop.Channel("softmax", 1, folded, number(1)))
+    k = over_rows(body, (0, 2), n)
+    made = fold.lower(k, schedule("fold", row, (0,), (2,)))
+    x = random(k)["x"].astype(np.float64)
+    e = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(run(k, made, random(k)), e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+    width, team = fold_width(row), 64 if "t64" in row else 32
+    passes = -(-n // (team * width))
+    assert emit(made).count("expf(") == passes * width
+    assert sum(isinstance(s, LoadGlobalVector) for s in walk(made.body)) == passes
+
+
+def fold_width(row: str) -> int:
+    return int(tile.parse_row(row).tile.removeprefix("v") or 1)
+
+
+def test_what_stages_keep() -> None:
+    """A layer norm in two passes keeps the row, then its deviations; never both."""
+    t = tensors(x=(ROWS, 64))
+    folded, here, again = (load(t, "x", 0, a) for a in (1, 2, 3))
+    mean = op("mul", total(1, folded), number(1 / 64))
+    variance = op("mul", total(3, op("mul", op("sub", again, mean), op("sub", again, mean))), number(1 / 64))
+    k = over_rows(op("mul", op("sub", here, mean), op("rsqrt", op("add", variance, number(1e-5)))), (0, 2), 64)
+    found = kept(k, (2,))
+    assert sorted(found.stages.values()) == [(0, 1), (1, 2)] and found.most == 1

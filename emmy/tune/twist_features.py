@@ -1,7 +1,8 @@
-"""What a twist by groups of warps on Hopper does, as the numbers that `extract.cost` prices."""
+"""What twists on tensor cores do, by warps and by groups of warps on Hopper, as the numbers that `extract.cost` prices."""
 
 from __future__ import annotations
 
+import re
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ AROUND = {1: 1.7, 2: 1.4}               # what a tile of rows takes besides its 
 CACHE = 30 << 20                        # bytes of keys and values that stay in the second-level cache
 
 
-def wgmma_twist_features(census: Census, schedule: tile.Schedule) -> Features:
+def warpgroup_twist(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' twist under a row of warpgroups: every block counts as the one that has most to do."""
     kernel, t = census.kernel, tiling(schedule.row)
     twist = next(f for f in kernel.folds if f.kind == "twist")
@@ -45,3 +46,25 @@ def wgmma_twist_features(census: Census, schedule: tile.Schedule) -> Features:
     l2 = census.dram if kept else max(census.dram, brought * min(1.0, o.layers / o.blocks))
     return Features(census.dram, l2, 0, 0, census.dram, work + 2 * census.slots(kernel.results, *kernel.outer), 0, o.blocks, t.threads, 168,
                     shared, 2.0, 1.0, 256, 2 * scores * deep, RATES[t.groups] * (1.0 if t.keys > 64 else 0.93), brought)
+
+
+def tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
+    """The features of the census' twist under a row of warps that multiply on their own."""
+    from emmy.tune.features import slots
+
+    kernel = census.kernel
+    p, fm, fn, stages = map(int, re.findall(r"w(\d+).*/f(\d+)x(\d+).*d(\d+)", str(schedule.row))[0])
+    m, c, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
+    outer = next(f for f in kernel.folds if f.kind == "twist")
+    d = 16 * ceil(sum(kernel.extents[f.axis] for f in kernel.folds if f is not outer) / 16) + 16 * ceil(c / 16)     # both products
+    high, keys = 16 * p * fm, 8 * fn
+    tiles = KeyTiles(kernel, outer, schedule.rows, high, keys, schedule.row.raster == "live")
+    blocks, rounds = tiles.tiles * batch, sum(tiles.counts) / tiles.tiles
+    scores = blocks * high * rounds * keys
+    staged = blocks * (rounds * keys * d + high * d)                # halves that blocks bring to shared memory
+    read = scores * d / (16 * fm) * (1 + fm * 2 / fn)               # halves that warps read there
+    work = scores * (28 + sum(map(slots, loop.walk(outer.lifts[:1])))) + 16 * scores * d / 2048 + staged + blocks * high * rounds * c
+    flight = 2 * (stages - 1) * keys * d / (32 * p)
+    return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p,
+                    48 + 6 * fm * fn + fm * c // 2 + c // 4, 2 * (high * d // 2 + stages * keys * d),
+                    0.6 * rounds / (stages - 1), rounds * 0.2, flight, 2 * scores * d)

@@ -1,0 +1,120 @@
+"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`) of strips in shared memory (`strip`), and of
+scans by blocks (`scan`)."""
+
+from __future__ import annotations
+
+import re
+from math import ceil
+from typing import TYPE_CHECKING
+
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.lower.tile_to_kernel.cross import meeting
+from emmy.lower.tile_to_kernel.scan import scanned
+from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
+from emmy.lower.tile_to_kernel.strip import strip_loads
+from extract.cost import Features
+
+if TYPE_CHECKING:
+    from emmy.tune.features import Census
+
+
+def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
+    """What a kernel does whose blocks hold whole rows in shared memory, its softmax folds taken apart."""
+    from emmy.tune.features import fold_slots, slots
+
+    census = census.untwisted
+    kernel = census.kernel
+    rows, lanes = map(int, re.findall(r"\d+", schedule.row.work))
+    length = kernel.extents[census.levels[0][0].axis]
+    passes, count = ceil(length / lanes), census.size(schedule.rows)
+    kept = census.kept(schedule.columns) if passes <= HELD else None
+    held = {v for v, _ in row_tensors(kernel, schedule.rows, schedule.columns)}
+    bytes_ = sum({v.tensor: v.element.bytes for v in held}.values())
+    work = shared = l1 = joins = 0.0
+    known: set[loop.Value] = set()
+    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, a)] for a in schedule.columns]
+    for stage in stages:
+        found: set[loop.Value] = set()
+        for roots, axis in stage:
+            for v in census.asked(roots, axis, known):
+                n = census.size(census.free[v] | {*schedule.rows, axis})
+                work += slots(v) * n
+                shared += n if v in held else 0
+                l1 += n * census.sectors(v, axis, 1) if isinstance(v, loop.Load) and v not in held else 0
+                found.add(census.position(v, axis))
+            work += 3 * count * length      # walking the row
+        known |= found & kept.stages.keys() if kept else set()
+    for level in census.levels:
+        joins += len(level) * (0.3 if lanes <= 32 else 1.5)
+    for f in kernel.folds:
+        work += fold_slots(census, f) + lanes * count * 2 * lanes.bit_length() * len(f.state)
+    copied = count * length * bytes_
+    written = count * length * sum(t.element.bytes for t in kernel.outputs) if schedule.columns else 0
+    work += (copied + written) / 4
+    shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
+    registers = 32 + (kept.most * passes if kept else 0)
+    walking = 0.04 * passes * len(stages) if kept is None else 0.0      # element after element, each waiting for its own
+    return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
+                    rows * length * bytes_ + 1024, 1.5 + walking, joins + 1, bytes_ * length / lanes)
+
+
+def strip(census: Census, schedule: tile.Schedule) -> Features:
+    """What a fold across lanes does whose blocks hold all of the folded axis in shared memory, its softmax folds taken apart."""
+    from emmy.tune.features import fold_slots, slots
+
+    census = census.untwisted
+    kernel = census.kernel
+    down, across, width = map(int, re.findall(r"\d+", f"{schedule.row.work} {schedule.row.tile}"))
+    (lane,), (column,) = schedule.rows, schedule.columns
+    lanes, length = census.size((*schedule.batch, lane)), kernel.extents[column]
+    held = {v: census.position(v, a) for v, a in strip_loads(kernel, lane, schedule.columns)}
+    size = next(iter(held)).element.bytes
+    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, column)]]
+    work = shared = l1 = 0.0
+    for roots, axis in (root for stage in stages for root in stage):
+        for v in census.asked(roots, axis, ()):
+            n = census.size(census.free[v] | {*schedule.batch, lane, axis})
+            work += slots(v) * n
+            if v in held:
+                shared += n * size / 4
+            elif isinstance(v, loop.Load):
+                l1 += n * census.sectors(v, lane, width)
+        work += lanes * length * 6 / width
+    parts, blocks = meeting(down, across), ceil(lanes / (across * width))
+    states = sum(x.bytes for level in census.levels for f in level for x in f.state)
+    for f in kernel.folds:
+        exchanges = 2 * (32 // across).bit_length() if parts < down else 0
+        work += fold_slots(census, f) + blocks * down * across * width * len(f.state) * (exchanges + parts)
+        shared += blocks * down * across * width * len(f.state) * parts
+    elements = lanes * length
+    copied, written = elements * size * len(set(held.values())), elements * sum(t.element.bytes for t in kernel.outputs)
+    strip_bytes = length * across * width * size * len(set(held.values()))
+    shared_bytes = strip_bytes + states * parts * across * width * (parts > 1)
+    line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
+    # nothing moves while the only block of a multiprocessor folds
+    alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)
+    return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
+                    down * across, 40 + 6 * width, shared_bytes, 2.0, 3 * len(census.levels), 16 * min(ceil(length / down), 8))
+
+
+def scan(census: Census, schedule: tile.Schedule) -> Features:
+    """What a scan by the threads of a block does: tile after tile, a barrier each."""
+    from emmy.tune.features import in_flight, slots
+
+    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
+    elements = census.size(kernel.outer)
+    tiles, blocks = ceil(length / (threads * width)), elements // length
+    each = sum(slots(v) for v in loop.walk((*fold.lifts, *kernel.results))) + 3 + 4 / width
+    work = elements * each + blocks * tiles * threads * (30 + 3 * threads / 32)
+    loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
+    l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
+    steps = joins = float(tiles)
+    for f in kernel.folds:
+        if f is not fold:       # of half of the pieces, on average
+            work += blocks * kernel.extents[f.axis]
+            l1 += blocks * kernel.extents[f.axis] / 2 * sum(census.sectors(v, f.axis, 1) for v in census.loads(f.lifts))
+            steps, joins = steps + ceil(kernel.extents[f.axis] / threads / 2), joins + 2
+    return Features(census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 40 + 2 * width, 8 * threads // 32, steps, joins,
+                    in_flight(census, width))

@@ -1,0 +1,17 @@
+"""The work that no schedule avoids."""
+
+from __future__ import annotations
+
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.tune.features import Census, fold_slots, slots
+
+
+def operations(kernel: tile.Kernel) -> float:
+    """Scalar operations of the kernel's form, each value once for each setting of its axes, a multiply-add as two; a scan
+    takes each element in once."""
+    census = Census(kernel)
+    scans = sum(census.size(f.span) * sum(map(slots, (*loop.walk(f.lifts), *f.lifts))) for f in kernel.folds if f.kind == "scan")
+    others = [f for f in kernel.folds if f.kind != "scan"]
+    combining = sum(max(fold_slots(census, f), census.size(f.span | {f.axis})) for f in others)
+    return census.slots(kernel.results) + sum(census.slots(f.lifts) for f in others) + scans + combining
