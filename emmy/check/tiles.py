@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from emmy.check.book import settle
-from emmy.check.programs import along, apply, product, view
+from emmy.check.programs import along, apply, constant, product, view
 from emmy.egraph.canonical import canonical
 from emmy.egraph.rulebook import hardware_rules, scope, targets
 from emmy.egraph.rulefile import CLASSES, PHASES
@@ -23,8 +23,22 @@ from emmy.lower.tensor_to_loop import lower
 ROUNDS, NODES = 16, 60_000
 
 
+def attention(score: tir.Tensor, values: tir.Tensor) -> tir.Tensor:
+    """softmax(score) @ values"""
+    shape = score.shape
+    weight = apply("exp", apply("sub", score, along(tir.Reduce("max", (1,), score), shape, (0,))))
+    return apply("div", product(weight, values), along(tir.Reduce("add", (1,), weight), (shape[0], values.shape[1]), (0,)))
+
+
+def causal(score: tir.Tensor) -> tir.Tensor:
+    """The score, -inf where the key comes after the row."""
+    before = apply("le", tir.IndexValue(score.shape, Pos(1)), tir.IndexValue(score.shape, Pos(0)))
+    return apply("select", before, score, constant(float("-inf"), score.shape, dt.f32))
+
+
 def kernels() -> Iterator[tile.Kernel]:
-    """A kernel of each kind: elementwise, transposing, row and column sums, a scan, softmax, products and attention of fp32 and halves."""
+    """A kernel of each kind: elementwise, transposing, row and column sums, a scan, softmax, products and attention of fp32 and halves,
+    that of all rows to all keys, causal, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -40,10 +54,9 @@ def kernels() -> Iterator[tile.Kernel]:
                apply("div", x, along(tir.Reduce("add", (1,), x), (n, n), (0,))), tir.Reduce("add", (1,), apply("mul", centred, centred))]
     for element in (dt.f32, dt.bf16):
         a, b, c = (matrix(name, element) for name in "abc")
-        score = product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0)))))
-        weight = apply("exp", apply("sub", score, along(tir.Reduce("max", (1,), score), (n, n), (0,))))
-        total = tir.Reduce("add", (1,), weight)
-        results += [product(wide(a), wide(b)), apply("div", product(weight, wide(c)), along(total, (n, n), (0,)))]
+        keys = wide(view(b, (n, n), (Pos(1), Pos(0))))
+        results += [product(wide(a), wide(b)), *(attention(score, wide(c)) for score in (
+            product(wide(a), keys), causal(product(wide(a), keys)), product(wide(matrix("q", element, 1)), keys)))]
     for result in results:
         program = lower(tir.Program((("out", result),)))
         region = saturate(program)

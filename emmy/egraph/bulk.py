@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel import hopper_maps as maps
+from emmy.lower.tile_to_kernel.live import ALL, live
+from emmy.lower.tile_to_kernel.one_row import with_row
 from emmy.lower.tile_to_kernel.register_tile import parts_of
 from emmy.lower.tile_to_kernel.staging import factors
 
@@ -41,6 +46,42 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
             out[f"(set (BoxedResults {axes(rows)} {axes(columns)}) {boxed})"] = None
     return list(out)
+
+
+def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
+    """Of each softmax twist whose score has one sum of products of two loads: which operands tensor maps have, and which keys count."""
+    out: list[str] = []
+    tensors, outs = {t.name: t for t in kernel.tensors}, frozenset(kernel.outer)
+    for t in kernel.folds:
+        inner = [f for f in kernel.folds if f.name in {v.fold for v in loop.walk(t.lifts) if isinstance(v, tile.FoldResult)}]
+        if t.kind != "twist" or t.recipe != "softmax" or len(inner) != 1 or inner[0].kind != "reduce":
+            continue
+        score, values = free[t.lifts[0]], frozenset[int]().union(*(free[v] for v in t.lifts[1:]))
+        rows, columns = score - values - {t.axis}, values - score - {t.axis}
+        batch, parts = sorted(outs - rows - columns), factors(inner[0].lifts[0])
+        wide = [v for v in t.lifts[1:] if free[v] & columns]
+        for half in HALVES:
+            def view(v: Value, folded: int, side: frozenset[int], half: DType = half, batch: list[int] = batch) -> maps.View | None:
+                load = load_of(v, half)
+                return maps.operand(tensors[load.tensor], load.point, folded, sorted(side), batch, kernel.extents) if load else None
+
+            queries = [view(x, inner[0].axis, rows) for x in parts if t.axis not in free[x]]
+            keys = [view(x, inner[0].axis, frozenset({t.axis})) for x in parts if t.axis in free[x]]
+            held = [view(v, t.axis, columns) for v in wide]
+            for name, found in (("BulkQueries", queries), ("BulkKeys", keys), ("BulkValues", held)):
+                whole = len(parts) == 2 and len(queries) == len(keys) == 1 or name == "BulkValues"
+                out += [f'({name} "{t.name}" "{half}")'] if whole and found and all(found) else []
+            units = [v.unit for v in keys if v] + [maps.LINE if v.by_depth else 16 for v in held if v]
+            out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if len(units) == len(keys) + len(held) else []
+        out += [f'(set (TwistBatch "{t.name}") {prod(kernel.extents[a] for a in batch)})']
+        boxed = sum(maps.in_lines(x, kernel.outer, sorted(columns), kernel.extents) for x in kernel.outputs) if columns else 0
+        laid, placed = with_row(kernel, tile.Schedule(tile.Row(), "twist", tuple(sorted(rows)), tuple(sorted(columns)), tuple(batch)))
+        sums = {laid.fold(t.name).result(c) for c in range(len(t.lifts))}
+        kept = parts_of(tile.free_axes(laid.roots), laid.results, columns, placed.rows, sums)
+        out += [f'(set (TwistBoxed "{t.name}") {boxed})', f'(set (TwistKept "{t.name}") {len(kept)})']
+        if rows <= outs and live(kernel, t, tuple(sorted(rows)), 64).some != ALL:
+            out += [f'(LiveKeys "{t.name}")']
+    return out
 
 
 def axes(of: frozenset[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
-from emmy.egraph.bulk import bulk_facts
+from emmy.egraph.bulk import bulk_facts, twist_facts
 from emmy.egraph.rulebook import EGraph, emptied, hardware_rules, math_classes, scope
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
@@ -31,7 +31,7 @@ FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "Cr
          "ContractionForm": "contraction", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow",
-        "WgmmaRow")
+        "WgmmaRow", "WgmmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -97,6 +97,11 @@ def options(pins: tile.Row) -> list[str]:
         tiles = " ".join((group[1], rows, wide, columns, depth))
         out += [f"(WgmmaOption {tiles})", *([f"(RingOption {tiles} {ring[1]})"] if ring else [])]
     out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
+    crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
+    rings, layers = re.match(r"^d(\d+)q(\d+)/smem-tma$", pins.stage), re.match(r"^gb(\d+)/p(\d+)(/live)?$", pins.raster)
+    if crew and keys and rings:
+        out += [f"(WgmmaTwistOption {crew[1]} {int(bool(crew[2]))} {keys[1]} {rings[1]} {rings[2]})"]
+    out += [f"(LayersOption {layers[1]})", f"(BlocksOption {layers[2]})"] if layers else []
     return out
 
 
@@ -136,7 +141,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
     rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
     out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *strip_facts(kernel, columns), *scan_facts(kernel),
-            *bulk_facts(kernel, free)]
+            *bulk_facts(kernel, free), *twist_facts(kernel, free)]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
@@ -299,8 +304,13 @@ class _Reader:
             down, across, width = map(number, args)
             return tile.Row(f"t{down}x{across}", _width(width), "cross", "smem" if name == "StripRow" else "")
         if name == "MmaTwistRow":
-            p, m, n, d = map(number, args[1:])
-            return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async")
+            p, m, n, d, live = map(number, args[1:])
+            return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async", "live" * live)
+        if name == "WgmmaTwistRow":
+            groups, turns, keys, d, q, layers, blocks, live = map(number, args[1:])
+            atom = f"wgmma_m64n{keys}k16_{self.engine.value_to_string(args[0])}_f32"
+            raster = f"gb{layers}/p{blocks}" + "/live" * live
+            return tile.Row(f"g{groups}/ws" + "-turns" * turns, f"{atom}/f1x1", "", f"d{d}q{q}/smem-tma", raster)
         if name == "WgmmaRow":
             groups, m, wide, n, k, d, together, blocks = map(number, args[1:])
             atom = f"wgmma_m64n{wide}k16_{self.engine.value_to_string(args[0])}_f32"

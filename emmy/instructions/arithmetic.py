@@ -27,7 +27,7 @@ _INTEGER_INFIX = {"truncdiv": ("/", 13), "fmod": ("%", 13), "xor": ("^", 7)}
 _BOOL_INFIX = {"max": ("||", 4), "min": ("&&", 5)}
 _SAME_NAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "fmod", "pow")
 _CALLS = {"float": {"abs": "fabs", "round": "rint", **{f: f for f in _SAME_NAME}}, "int": {"max": "max", "min": "min"}, "bool": {}}
-_HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min"}
+_HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min", "exp2": "emmy_exp2"}
 
 _DEVICE = "__device__ __forceinline__"
 FUNCTIONS = {
@@ -51,6 +51,13 @@ FUNCTIONS = {
   return z;
 }}
 {_DEVICE} double emmy_min(double x, double y) {{ return x < y || x != x ? x : y; }}""",
+    "emmy_exp2": f"""// relative error 2^-22; subnormal results are zeros
+{_DEVICE} float emmy_exp2(float x) {{
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}}
+{_DEVICE} double emmy_exp2(double x) {{ return exp2(x); }}""",
     "emmy_vector": """// N elements that move in one access
 template <class T, int N>
 struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",

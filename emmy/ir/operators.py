@@ -52,6 +52,7 @@ OPERATORS = {o.name: o for o in (
     Operator("abs", 1, np.abs, kinds=_NUMBER),
     Operator("sign", 1, np.sign, kinds=_NUMBER, flops=2),
     Operator("exp", 1, np.exp, flops=8),
+    Operator("exp2", 1, np.exp2, flops=2),
     Operator("expm1", 1, np.expm1, flops=16),
     Operator("log", 1, np.log, flops=10),
     Operator("log1p", 1, np.log1p, flops=16),

@@ -96,7 +96,7 @@ class Row(Node):
         size = 1
         for n in re.findall(r"\d+", self.work):
             size *= int(n)
-        return 128 * (size + 1) if self.work.endswith("/ws") else size * (32 if self.work.startswith("w") else 1)
+        return 128 * (size + 1) if "/ws" in self.work else size * (32 if self.work.startswith("w") else 1)
 
 
 ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER", "PLACE")

@@ -16,6 +16,7 @@ from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.untwist import untwisted
 from emmy.tune.features_rows import scan, staged_rows, strip
+from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
 
@@ -355,27 +356,11 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
                     leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
 
 
-def _tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
-    kernel = census.kernel
-    p, fm, fn, stages = map(int, re.findall(r"w(\d+).*/f(\d+)x(\d+).*d(\d+)", str(schedule.row))[0])
-    m, c, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
-    outer = next(f for f in kernel.folds if f.kind == "twist")
-    d = 16 * ceil(sum(kernel.extents[f.axis] for f in kernel.folds if f is not outer) / 16) + 16 * ceil(c / 16)     # both products
-    high, keys = 16 * p * fm, 8 * fn
-    blocks, rounds = ceil(m / high) * batch, ceil(kernel.extents[outer.axis] / keys)
-    scores = blocks * high * rounds * keys
-    staged = blocks * (rounds * keys * d + high * d)                # halves that blocks bring to shared memory
-    read = scores * d / (16 * fm) * (1 + fm * 2 / fn)               # halves that warps read there
-    work = scores * (28 + sum(map(slots, loop.walk(outer.lifts[:1])))) + 16 * scores * d / 2048 + staged + blocks * high * rounds * c
-    flight = 2 * (stages - 1) * keys * d / (32 * p)
-    return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p,
-                    48 + 6 * fm * fn + fm * c // 2 + c // 4, 2 * (high * d // 2 + stages * keys * d),
-                    0.6 * rounds / (stages - 1), rounds * 0.2, flight, 2 * scores * d)
-
-
 def _twist(census: Census, schedule: tile.Schedule) -> Features:
+    if schedule.row.tile.startswith("wgmma"):
+        return warpgroup_twist(census, schedule)
     if schedule.row.tile.startswith("mma"):
-        return _tensor_twist(census, schedule)
+        return tensor_twist(census, schedule)
     kernel = census.kernel
     p, q, fm, fn, depth, _ = tiled(schedule.row)
     m, c, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))

@@ -10,6 +10,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.tensor_to_loop import rename
+from emmy.lower.tile_to_kernel.one_row import with_row
 
 
 def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
@@ -20,6 +21,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         elementwise,
         fold,
         hopper,
+        hopper_twist,
         scan,
         staged_rows,
         tensor_core,
@@ -39,8 +41,8 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):
-        forms |= {"contraction": hopper.lower}
-    return forms[kernel.schedule.form](kernel, kernel.schedule)
+        forms |= {"contraction": hopper.lower, "twist": hopper_twist.lower}
+    return forms[kernel.schedule.form](*with_row(kernel, kernel.schedule))
 
 
 def lower_launch(kernels: Sequence[tile.Kernel]) -> kernel_ir.Kernel:

@@ -50,7 +50,9 @@ from emmy.ir.loop_ir import Load, Value, load_of
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.finish import finish
+from emmy.lower.tile_to_kernel.fragments import HeldSums
 from emmy.lower.tile_to_kernel.hopper_result import Result
+from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted, products
 
@@ -287,6 +289,10 @@ class Multiplication:
         self.each_tile(scope, tile_)
         result.end(scope)
 
+    def held(self) -> dict[Value, Held]:
+        """Where each fold's result is."""
+        return {p.fold.result(): HeldSums(array, dt.f32, True, True) for p, array in zip(self.products, self.sums, strict=True)}
+
     def step(self, scope: Emitter, slot: Expr, step: Expr, group: Expr) -> None:
         """The products of a stage; the first of a tile begin its sums."""
         t = self.tiling
@@ -310,8 +316,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(schedule.row)
     scope = Emitter(kernel)
     m = Multiplication(scope, kernel, schedule, t)
-    sums: dict[Value, str] = {p.fold.result(): array for p, array in zip(m.products, m.sums, strict=True)}
-    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, sums)
+    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, m.held())
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
     alone = copying.child()

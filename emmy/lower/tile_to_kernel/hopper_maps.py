@@ -16,6 +16,7 @@ from emmy.ir import index as ix
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax, Ix
 from emmy.ir.kernel_ir import Convert, Expr, TensorMap, int32
+from emmy.ir.loop_ir import axes_of
 from emmy.lower.tile_to_kernel.address import affine
 from emmy.lower.tile_to_kernel.scalar import Emitter
 
@@ -24,11 +25,13 @@ MOST = 256                  # positions of a box along one dimension
 
 
 class Dimension(NamedTuple):
-    """One dimension of a map: axes that are one in memory, outermost first, how many elements they have together and how far apart."""
+    """One dimension of a map: axes that are one in memory, outermost first, how many elements they have together and how far apart;
+    or, of the batch, a quotient or remainder of its axes, such as the head of keys that several heads of queries share."""
 
     axes: tuple[int, ...]
     extent: int
     stride: int
+    term: Ix | None = None
 
 
 class View(NamedTuple):
@@ -79,7 +82,7 @@ class View(NamedTuple):
         """Where the box begins at an element of `deep` and a position of `side`, at the scope's point of the batch."""
         at = unravel(self.deep, deep) | unravel(self.side, side)
         for d in self.batch:
-            flat: Expr = int32(0)
+            flat: Expr = narrow(scope.index(d.term)) if d.term is not None else int32(0)
             for a in d.axes:
                 flat = flat * scope.kernel.extents[a] + narrow(scope.axes[a])
             at[d] = flat
@@ -123,13 +126,16 @@ def even(side: tuple[Dimension, ...]) -> bool:
 def _view(tensor: tile.Tensor, point: tuple[Ix, ...], deep: Iterable[int], side: Iterable[int], batch: Iterable[int],
           extents: Mapping[int, int]) -> View | None:
     terms, constant = affine(ix.flatten(point, tensor.shape))
-    if constant % 8 or not all(isinstance(leaf, Ax) for leaf in terms) or tensor.element.bytes != 2:
+    shared = [leaf for leaf in terms if not isinstance(leaf, Ax)]
+    known = all(isinstance(leaf, ix.IxDiv | ix.IxMod) and axes_of(leaf) <= {*batch} for leaf in shared)
+    if constant % 8 or not known or tensor.element.bytes != 2:
         return None
     strides = {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}
     first, second, third = (_merged(tuple(group), strides, extents) for group in (deep, side, batch))
     if not first or any(d.stride == 0 for d in (*first, *second)):
         return None
     second = second or (Dimension(tuple(side), 1, -(-first[-1].extent * first[-1].stride // 8) * 8),)
+    third += tuple(Dimension((), ix.upper(x, lambda leaf: extents[leaf.a] if isinstance(leaf, Ax) else 1) + 1, terms[x], x) for x in shared)
     view = View(first, second, tuple(d for d in third if d.stride), constant)
     *others, innermost = view.dimensions
     aligned = innermost.stride == 1 and all(d.stride > 0 and d.stride % 8 == 0 for d in others)

@@ -36,8 +36,8 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Element, Expr, SharedBuffer, Stmt, TensorMap, Thread, Var, int32
 from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel import hopper_maps as maps
-from emmy.lower.tile_to_kernel.fragments import ColumnFragments, HeldSums, RowFragments
-from emmy.lower.tile_to_kernel.register_tile import Cells, parts_of
+from emmy.lower.tile_to_kernel.fragments import ColumnFragments, RowFragments
+from emmy.lower.tile_to_kernel.register_tile import Cells, Held, parts_of
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import both, counted, under
 
@@ -78,10 +78,10 @@ class Line:
 
 
 class Result:
-    """The results of a kernel, tile by tile.  `sums`: the register array of each fold, `tiles` of 64 rows by `width` columns of a group."""
+    """The results of a kernel, tile by tile.  `sums`: where each fold's result is, `tiles` of 64 rows by `width` columns of a group."""
 
     def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, groups: int, tiles: int, width: int,
-                 sums: Mapping[Value, str]):
+                 sums: Mapping[Value, Held]):
         self.kernel, self.schedule, self.groups, self.tiles, self.width, self.sums = kernel, schedule, groups, tiles, width, sums
         self.stored = [Stored(scope, t, v, schedule, groups, width) for t, v in zip(kernel.outputs, kernel.results, strict=True)]
         self.boxed = [x for x in self.stored if x.boxed]
@@ -116,7 +116,7 @@ class Result:
         self.rows = GroupRows(s.rows, prod(extents[a] for a in s.rows), row, first, 32 * self.groups, 2 * self.tiles)
         self.columns = ColumnFragments(s.columns, prod(extents[a] for a in s.columns), column, scope.let("column", self.lane % 4 * 2), 4,
                                        self.width // 4)
-        self.cells = Cells(self.rows, self.columns, {v: HeldSums(array, dt.f32, True, True) for v, array in self.sums.items()})
+        self.cells = Cells(self.rows, self.columns, dict(self.sums))
         self.cells.prepare(scope, self.kernel.results, "rows")
         if not self.kept:
             return

@@ -4,7 +4,8 @@ A block of R warps holds R * F * 16 rows and all columns, a warp F * 16 rows of 
 keys, rescales what the warp has to the new maxima, and multiplies the weights, rounded to halves, by the keys' values: the sums of
 one product lie in registers as the left operand of the next takes them.  Tiles of keys and values form a ring of stages.
 
-Row: WORK=w<R>,TILE=mma_m16n8k16_<bf16|f16>_f32/f<F>x<G>,STAGE=d<stages>/smem-async, G even, at least 2 stages; any extents.
+Row: WORK=w<R>,TILE=mma_m16n8k16_<bf16|f16>_f32/f<F>x<G>,STAGE=d<stages>/smem-async[,RASTER=live], G even, at least 2 stages; any extents.
+A live row leaves out tiles of keys whose scores are all -inf (`key_tiles`).
 Shared bytes: 2 * (R * F * 16 * D + stages * G * 8 * (D + V * N)) for a score over D elements and V channels of N columns, D and N
 rounded up to multiples of 16.
 """
@@ -24,24 +25,26 @@ from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Block, Convert, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
+from emmy.ir.kernel_ir import Block, Const, Convert, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import ColumnFragments, HeldSums, Panel, RowFragments
+from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
 from emmy.lower.tile_to_kernel.register_tile import Cells
 from emmy.lower.tile_to_kernel.scalar import Emitter
-from emmy.lower.tile_to_kernel.staging import counted, products
+from emmy.lower.tile_to_kernel.staging import counted, products, under
 from emmy.lower.tile_to_kernel.twist_tile import Pass
 
 
 class Tiling(NamedTuple):
-    """A row as numbers: warps, tiles of a warp by rows and by keys, stages, operand type."""
+    """A row as numbers: warps, tiles of a warp by rows and by keys, stages, operand type, whether keys that do not count are left out."""
 
     warps: int
     rows: int
     keys: int
     stages: int
     element: DType
+    live: bool
 
     @property
     def threads(self) -> int:
@@ -53,10 +56,10 @@ def tiling(row: tile.Row) -> Tiling:
     work = re.fullmatch(r"w(\d+)", row.work)
     cover = re.fullmatch(r"mma_m16n8k16_(bf16|f16)_f32/f(\d+)x(\d+)", row.tile)
     stage = re.fullmatch(r"d(\d+)/smem-async", row.stage)
-    if not work or not cover or not stage or row.reduce:
+    if not work or not cover or not stage or row.reduce or row.raster not in ("", "live"):
         raise IRError(f"row {row}: a twist on tensor cores is spelled WORK=w4,TILE=mma_m16n8k16_bf16_f32/f1x8,STAGE=d2/smem-async")
-    out = Tiling(int(work[1]), int(cover[2]), int(cover[3]), int(stage[1]), dt.named(cover[1]))
-    if min(out[:-1]) < 1 or out.keys % 2 or out.stages < 2 or out.threads > 1024:
+    out = Tiling(int(work[1]), int(cover[2]), int(cover[3]), int(stage[1]), dt.named(cover[1]), row.raster == "live")
+    if min(out[:-2]) < 1 or out.keys % 2 or out.stages < 2 or out.threads > 1024:
         raise IRError(f"row {row}: it takes an even number of tiles of keys, 2 stages or more, and at most 32 warps")
     return out
 
@@ -94,6 +97,7 @@ class TensorPass(Pass):
         self.columns = ColumnFragments(schedule.columns, across, int32(0), pair, 4, padded(across) // 4)
         self.start = Var(scope.name("j"), dt.i32)
         self.tile = ColumnFragments((self.axis,), size[self.axis], self.start, pair, 4, t.keys * 2)
+        self.tiles = KeyTiles(kernel, self.fold, schedule.rows, self.rows.width, self.tile.width, t.live)
         self.results = {v: HeldSums(*h) if h.on_columns else h for v, h in self._results(schedule).items()}
         nested = [kernel.fold(v.fold) for v in loop.walk((self.score,)) if isinstance(v, tile.FoldResult) and self.axis in v.needs]
         sums = products(scope, nested, schedule.rows, (self.axis,))
@@ -124,10 +128,14 @@ class TensorPass(Pass):
         """Set the neutral state; bring the queries, which serve every tile of keys, and the first tiles of the ring."""
         self.clear()
         self.query.bring(self.scope, int32(0), int32(0))
+        scope, width = self.scope, self.tile.width
+        last, count = self.tiles.range(scope, Block(1))
+        self.low, self.high = scope.let("low", (last + 1 - count) * width), scope.let("high", (last + 1) * width)
         for s in range(self.fragments.stages - 1):
-            if s * self.tile.width < self.tile.extent:
-                self.bring(self.scope, int32(s * self.tile.width), int32(s))
-            self.scope.emit(CommitCopies())
+            there, more = self.low + s * width < self.high, scope.child()
+            if not isinstance(there, Const) or there.value:
+                self.bring(more, self.low + s * width, int32(s))
+            scope.emit(*under(None if isinstance(there, Const) else there, more.body), CommitCopies())
         self.cells = Cells(self.rows, self.tile, {self.sum: HeldSums(self.products, dt.f32, True, True)})
         self.cells.prepare(self.scope, self.rooted(), "rows")
 
@@ -139,19 +147,19 @@ class TensorPass(Pass):
 
     def keys(self) -> None:
         """The loop over tiles of keys."""
-        scope, stages, width, extent = self.scope, self.fragments.stages, self.tile.width, self.tile.extent
+        scope, stages, width = self.scope, self.fragments.stages, self.tile.width
         body = scope.child()
-        step = body.let("step", self.start // width)
+        step = body.let("step", (self.start - self.low) // width)
         now, then = body.let("slot", step % stages), body.let("slot", (step + (stages - 1)) % stages)
         following = body.let("k", self.start + (stages - 1) * width)
         body.emit(WaitCopies(stages - 2), Barrier())
         more = body.child()
         self.bring(more, following, then)
-        body.emit(If(following < extent, tuple(more.body)), CommitCopies())
+        body.emit(If(following < self.high, tuple(more.body)), CommitCopies())
         self.multiply_keys(body, now)
         self.absorb(body, self.evaluate(body))
         self.multiply_values(body, now)
-        scope.emit(For(self.start, int32(0), int32(extent), int32(width), False, tuple(body.body)))
+        scope.emit(For(self.start, self.low, self.high, int32(width), False, tuple(body.body)))
 
     def multiply_keys(self, body: Emitter, slot: Expr) -> None:
         """The sums that the scores of a tile read."""

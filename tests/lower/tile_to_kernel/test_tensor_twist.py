@@ -98,3 +98,18 @@ def test_the_compiler_keeps_the_state_in_registers(target: str) -> None:
     made = [attention(8, 1024, n, 1024, n, mask, dt.bf16, f"attention_{n}{mask}") for n in (64, 128) for mask in ("", "causal")]
     for name, report in build(emit_module([lowered(k, LARGE) for k in made]), target).functions.items():
         assert report.spill_bytes == report.stack_bytes == 0, (name, report)
+
+
+@pytest.mark.parametrize("row", [SMALL, TALL])
+def test_keys_that_do_not_count_are_left_out(row: str) -> None:
+    for n, d, m, j in ((16, 8, 90, 100), (64, 32, 100, 72), (24, 16, 130, 200)):
+        k = attention(2, m, n, j, d, "causal", dt.bf16)
+        form = lowered(k, f"{row},RASTER=live")
+        close(run(k, form, random(k)), reference(random(k), d**-0.5, "causal"))
+        assert (form.body != lowered(k, row).body) == (m > 64)
+
+
+def test_rows_that_leave_keys_out_are_proposed_where_indices_tell() -> None:
+    for mask in ("", "causal", "bias"):
+        rows = {str(s.row) for s in schedules(attention(2, 256, 64, 256, 64, mask, dt.bf16), "sm_80")}
+        assert any(r.endswith("RASTER=live") for r in rows) == (mask == "causal")
