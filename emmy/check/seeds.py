@@ -122,13 +122,13 @@ class Maker:
         if isinstance(t, Var) and t.name in self.defined:
             return self.typed(self.defined[t.name][0], main)
         match t:
+            case Call() if not variables(t): return self.world.dtype(t)
             case Call("Cast" | "Round" | "BodyCast" | "BodyRound", (d, _)) if isinstance(stored := self.known(d), Lit):
                 return dt.named(str(stored.value)).compute
             case Call("IndexValue" | "BodyIndex", _): return dt.i64
             case Call("At" | "Replace", (x, *_)): return self.typed(x, main)
             case Call("Binary" | "Unary" | "BodyBinary" | "BodyUnary", (op, *_)) if isinstance(name := self.known(op), Lit):
                 return dt.bool_ if OPERATORS[str(name.value)].result == "bool" else main
-            case Call() if not variables(t): return self.world.dtype(t)
         return main
 
     def text(self, t: Term, options: Sequence[str]) -> str:
