@@ -19,6 +19,7 @@ from emmy.instructions import (
     LoadSharedVector,
     MultiplyMatrices,
     SetElement,
+    ShuffleUp,
     ShuffleXor,
     StoreGlobal,
     StoreGlobalVector,
@@ -220,6 +221,18 @@ def branches() -> Kernel:
         StoreGlobal("odds", t, odd)))
 
 
+def warp_scan() -> Kernel:
+    """dst[t] = src[0] + ... + src[t], by the lanes of a warp."""
+    t, total = Thread(), f32("total")
+    body: list[Stmt] = [LoadGlobal(total, "src", t)]
+    for delta in (1, 2, 4, 8, 16):
+        below, longer = f32(f"below_{delta}x"), f32(f"total_{delta}x")
+        body += [ShuffleUp(below, total, delta), Let(longer, total + fold("select", t >= delta, below, ZERO))]
+        total = longer
+    return Kernel("warp_scan", (GlobalBuffer("src", dt.f32, 32, "read"), GlobalBuffer("dst", dt.f32, 32, "write")), (), (1, 1, 1), 32,
+                  (*body, StoreGlobal("dst", t, total)))
+
+
 def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool = True, barrier: bool = True,
                    transposed: bool | None = None) -> Kernel:
     """dst[16, 8] = a[16, 16] b, once by each of two warps: b is stored [n, k] if `by_column`, else [k, n]; its last 16 bytes lie beyond
@@ -271,5 +284,5 @@ def every_operator(element: DType) -> Kernel:
 
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
-         online_softmax(5, 77), branches(),
+         online_softmax(5, 77), branches(), warp_scan(),
          tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY)

@@ -105,3 +105,9 @@ def test_conversion_in_a_kernel() -> None:
     x = np.array([1.9, -1.9, 0.0, 5e9], np.float32)
     (y,) = run(kernels.elementwise("truncate", 4, [dt.f32], Convert(dt.i64, Var("v0", dt.f32))), x)
     assert y.tolist() == [1, -1, 0, 5000000000 - 5000000000 % 512]
+
+
+def test_a_scan_by_shuffles() -> None:
+    src, dst = np.random.default_rng(0).standard_normal(32).astype(np.float32), np.zeros(32, np.float32)
+    simulate(kernels.warp_scan(), {"src": src, "dst": dst})
+    np.testing.assert_allclose(dst, src.astype(np.float64).cumsum(), rtol=1e-5, atol=1e-5)
