@@ -57,7 +57,8 @@ def kernels() -> Iterator[tile.Kernel]:
     x, y = matrix("x"), matrix("y")
     centred = apply("sub", x, along(tir.Reduce("add", (1,), x), (n, n), (0,)))
     flipped = view(y, (n, n), (Pos(1), Pos(0)))
-    results = [apply("exp", x), apply("exp", matrix("o", columns=37)), softmax(x, 1), softmax(x, 0), apply("add", x, flipped), tir.Reduce("add", (1,), x), tir.Reduce("max", (0,), x), tir.Scan("add", 1, x),
+    results = [apply("exp", x), apply("exp", matrix("o", columns=37)), softmax(x, 1), softmax(x, 0), apply("add", x, flipped),
+               tir.Reduce("add", (1,), x), tir.Reduce("max", (0,), x), tir.Scan("add", 1, x),
                apply("div", x, along(tir.Reduce("add", (1,), x), (n, n), (0,))), tir.Reduce("add", (1,), apply("mul", centred, centred))]
     for element in (dt.f32, dt.bf16):
         a, b, c = (matrix(name, element) for name in "abc")
