@@ -108,7 +108,8 @@ class Space:
         product of `factors` where the score is the pivot, a NaN being the greatest score."""
         if recipe == "first":
             score, (x, *rest) = self.spread(score, (dim,)), factors
-            hit = (score == self.reduce("max", (dim,), (score,), dt.f64 if score.dtype == np.float64 else dt.f32)) | np.isnan(score)
+            most = self.reduce("max", (dim,), (score,), next(d for d in dt.DTYPES.values() if d.numpy == score.dtype))
+            hit = (score == most) | np.isnan(score)
             found = np.where(hit, prod(rest, start=self.spread(x, (dim,))), np.asarray(unit("min", element)).astype(element.numpy))
             return self.reduce("min", (dim,), (found,), element)
         score = _wide(self.spread(score, (dim,)), "add") if recipe == "moments" else self.spread(score, (dim,))
