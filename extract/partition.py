@@ -31,12 +31,19 @@ def search(problem: Problem, price: Callable[[Kernel], float]) -> Solution:
     return ranked(problem, price, 1)[0]
 
 
-def ranked(problem: Problem, price: Callable[[Kernel], float], count: int) -> tuple[Solution, ...]:
-    """The `count` best partitions that write different sets of tensors, cheapest first: of few tensors the best there are, else the best
-    that descent meets on its way.  The first is what `search` finds.  ValueError if an output cannot be computed.
+def ranked(problem: Problem, price: Callable[[Kernel], float], count: int, several: int = 0) -> tuple[Solution, ...]:
+    """The `count` best partitions that write different sets of tensors, cheapest first: of few tensors the best there are, `several` if
+    that is more and the best has several kernels, else the best that descent meets on its way.  The first is what `search` finds.
+    ValueError if an output cannot be computed.
     """
-    kernels = Kernels(problem, price, thorough=len(problem.home) <= EXHAUSTIVE)
-    return tuple(sorted((siblings.merged(kernels, found) for found in explore(kernels, count)), key=lambda s: s.seconds))
+    few = len(problem.home) <= EXHAUSTIVE
+    kernels = Kernels(problem, price, thorough=few)
+
+    def best(count: int) -> tuple[Solution, ...]:
+        return tuple(sorted((siblings.merged(kernels, found) for found in explore(kernels, count)), key=lambda s: s.seconds))
+
+    found = best(count)
+    return best(several) if few and count < several and len(found[0].kernels) > 1 else found
 
 
 def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:

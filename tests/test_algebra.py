@@ -195,8 +195,9 @@ def test_pieces_compute_what_the_whole_does(name: str, dtype: torch.dtype, tmp_p
     rules.write_text(SMALL)
     ranked = partition.ranked
 
-    def keep_pieces(problem: partition.Problem, price: Callable[[partition.Kernel], float], count: int) -> tuple[partition.Solution, ...]:
-        return ranked(problem._replace(outputs=(*problem.outputs, *(t for t in problem.home if t not in problem.named))), price, count)
+    def keep_pieces(problem: partition.Problem, price: Callable[[partition.Kernel], float],
+                    *counts: int) -> tuple[partition.Solution, ...]:
+        return ranked(problem._replace(outputs=(*problem.outputs, *(t for t in problem.home if t not in problem.named))), price, *counts)
 
     monkeypatch.setattr(partition, "ranked", keep_pieces)
     torch.manual_seed(0)
