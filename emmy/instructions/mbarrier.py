@@ -32,17 +32,25 @@ def check_barrier(scope: Scope, barrier: str, at: Expr) -> None:
         raise IRError(f"barrier {at.value} of {barrier}, which has {found.length}")
 
 
-class InitBarrier(Stmt):
-    """Element `at` of `barrier` becomes a barrier of `count` arrivals a phase.  One thread does it; the others meet it at a `barrier`."""
+class _OnBarrier(Stmt):
+    """Something done with element `at` of `barrier`."""
 
     barrier: str
     at: Expr
-    count: int
     asynchronous = True
-    syntax = "init_barrier {barrier}[{at}] {count}"
 
     def check(self, scope: Scope) -> None:
         check_barrier(scope, self.barrier, self.at)
+
+
+class InitBarrier(_OnBarrier):
+    """Element `at` of `barrier` becomes a barrier of `count` arrivals a phase.  One thread does it; the others meet it at a `barrier`."""
+
+    count: int
+    syntax = "init_barrier {barrier}[{at}] {count}"
+
+    def check(self, scope: Scope) -> None:
+        super().check(scope)
         if not 1 <= self.count < 2**20:
             raise IRError(f"a barrier of {self.count} arrivals; it counts 1 to {2**20 - 1}")
 
@@ -79,17 +87,14 @@ class FenceBarriers(Stmt):
         return run
 
 
-class ExpectBytes(Stmt):
+class ExpectBytes(_OnBarrier):
     """Arrives at a barrier whose phase also waits for `bytes` of copies; a tile counts whole, also where the tensor clips it."""
 
-    barrier: str
-    at: Expr
     bytes: int
-    asynchronous = True
     syntax = "expect_bytes {barrier}[{at}] {bytes}"
 
     def check(self, scope: Scope) -> None:
-        check_barrier(scope, self.barrier, self.at)
+        super().check(scope)
         if not 0 < self.bytes < 2**20:
             raise IRError(f"{self.bytes} bytes expected; a barrier counts 1 to {2**20 - 1}")
 
@@ -104,16 +109,10 @@ class ExpectBytes(Stmt):
         return run
 
 
-class Arrive(Stmt):
+class Arrive(_OnBarrier):
     """Each active thread arrives at a barrier; what it did before is seen by those who wait for the phase."""
 
-    barrier: str
-    at: Expr
-    asynchronous = True
     syntax = "arrive {barrier}[{at}]"
-
-    def check(self, scope: Scope) -> None:
-        check_barrier(scope, self.barrier, self.at)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_arrive(&{self.barrier}[{spell(self.at)}]);"]
@@ -126,17 +125,14 @@ class Arrive(Stmt):
         return run
 
 
-class WaitBarrier(Stmt):
+class WaitBarrier(_OnBarrier):
     """Waits for the end of the phase of that parity, 0 or 1."""
 
-    barrier: str
-    at: Expr
     parity: Expr
-    asynchronous = True
     syntax = "wait_barrier {barrier}[{at}] parity {parity}"
 
     def check(self, scope: Scope) -> None:
-        check_barrier(scope, self.barrier, self.at)
+        super().check(scope)
         scope.expr(self.parity, dt.i32)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:

@@ -18,64 +18,73 @@ if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step, Warp
 
 
-class ShuffleXor(Stmt):
-    """`var` is the `value` of the lane whose number differs by `lane_mask` (1 to 31, exclusive or); all 32 lanes must be active."""
+class _Shuffle(Stmt):
+    """`var` is the `value` of the lane that `source` has for each; all 32 lanes must be active."""
 
     var: Var
     value: Expr
+
+    @property
+    def source(self) -> np.ndarray:
+        """The number of the lane that each lane reads."""
+        raise NotImplementedError
+
+    def define(self, scope: Scope) -> None:
+        scope.expr(self.value, self.var.element)
+        scope.define(self.var.name, Register("let", self.var.element))
+
+    def call(self, how: str, by: int) -> list[str]:
+        """The line that exchanges by `how`, "xor" or "up"."""
+        call = f"__shfl_{how}_sync(0xffffffffu, {spell(self.value)}, {by})"
+        return [f"const {TYPES[self.var.element]} {self.var.name} = {call}{' != 0' if self.var.element is dt.bool_ else ''};"]
+
+    def meaning(self, machine: Machine) -> Step:
+        slot, value, source = machine.slot(self.var.name), machine.value(self.value), self.source
+
+        def run(w: Warp) -> None:
+            w.require_all("shuffle", "needs all 32 lanes of the warp", lanes=32)
+            w.registers[slot] = w.spread(value(w))[source]
+        return run
+
+    @property
+    def words(self) -> int:
+        return words(self.var.element)
+
+
+class ShuffleXor(_Shuffle):
+    """`var` is the `value` of the lane whose number differs by `lane_mask` (1 to 31, exclusive or); all 32 lanes must be active."""
+
     lane_mask: int
     syntax = "shuffle_xor {var:new} = {value}, {lane_mask}"
 
+    @property
+    def source(self) -> np.ndarray:
+        return np.arange(32) ^ self.lane_mask
+
     def check(self, scope: Scope) -> None:
-        scope.expr(self.value, self.var.element)
         if not 1 <= self.lane_mask <= 31:
             raise IRError(f"lane mask {self.lane_mask}; lanes differ by 1 to 31")
-        scope.define(self.var.name, Register("let", self.var.element))
+        self.define(scope)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        call = f"__shfl_xor_sync(0xffffffffu, {spell(self.value)}, {self.lane_mask})"
-        return [f"const {TYPES[self.var.element]} {self.var.name} = {call}{' != 0' if self.var.element is dt.bool_ else ''};"]
-
-    def meaning(self, machine: Machine) -> Step:
-        slot, value, source = machine.slot(self.var.name), machine.value(self.value), np.arange(32) ^ self.lane_mask
-
-        def run(w: Warp) -> None:
-            w.require_all("shuffle", "needs all 32 lanes of the warp", lanes=32)
-            w.registers[slot] = w.spread(value(w))[source]
-        return run
-
-    @property
-    def words(self) -> int:
-        return words(self.var.element)
+        return self.call("xor", self.lane_mask)
 
 
-class ShuffleUp(Stmt):
+class ShuffleUp(_Shuffle):
     """`var` is the `value` of the lane `delta` (1 to 31) below, or the lane's own where there is none; all 32 lanes must be active."""
 
-    var: Var
-    value: Expr
     delta: int
     syntax = "shuffle_up {var:new} = {value}, {delta}"
 
+    @property
+    def source(self) -> np.ndarray:
+        lanes = np.arange(32)
+        return np.where(lanes < self.delta, lanes, lanes - self.delta)
+
     def check(self, scope: Scope) -> None:
-        scope.expr(self.value, self.var.element)
         if not 1 <= self.delta <= 31:
             raise IRError(f"{self.delta} lanes below; there are 1 to 31")
-        scope.define(self.var.name, Register("let", self.var.element))
+        self.define(scope)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        call = f"__shfl_up_sync(0xffffffffu, {spell(self.value)}, {self.delta})"
-        return [f"const {TYPES[self.var.element]} {self.var.name} = {call}{' != 0' if self.var.element is dt.bool_ else ''};"]
-
-    def meaning(self, machine: Machine) -> Step:
-        slot, value, lanes = machine.slot(self.var.name), machine.value(self.value), np.arange(32)
-        source = np.where(lanes < self.delta, lanes, lanes - self.delta)
-
-        def run(w: Warp) -> None:
-            w.require_all("shuffle", "needs all 32 lanes of the warp", lanes=32)
-            w.registers[slot] = w.spread(value(w))[source]
-        return run
-
-    @property
-    def words(self) -> int:
-        return words(self.var.element)
+        return self.call("up", self.delta)
