@@ -17,7 +17,7 @@ _SWIZZLES, _PROMOTION = {0: 0, 32: 1, 64: 2, 128: 3}, 2
 
 
 @cache
-def library() -> Any:
+def driver_library() -> Any:
     """The CUDA driver's library; EmmyError where there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1")
@@ -53,7 +53,7 @@ class HostMap:
         self._pointer = pointer
 
     def _make(self, pointer: int) -> bytes:
-        status = library().cuTensorMapEncodeTiled(
+        status = driver_library().cuTensorMapEncodeTiled(
             ctypes.c_void_p(self.address), _TYPES[self.tensor.element.name], len(self._extents),
             ctypes.c_void_p(pointer + self.tensor.start * self.tensor.element.bytes), self._extents,
             self._strides, self._box, self._steps, 0, _SWIZZLES[self.tensor.swizzle], _PROMOTION, 0)

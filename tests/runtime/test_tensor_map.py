@@ -36,7 +36,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch):
     made = Library()
-    monkeypatch.setattr(tensor_map, "library", lambda: made)
+    monkeypatch.setattr(tensor_map, "driver_library", lambda: made)
     return made
 
 
@@ -72,7 +72,7 @@ def test_errors(library, monkeypatch):
         HostMap(TENSOR).point(16)
     monkeypatch.undo()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
-    tensor_map.library.cache_clear()
+    tensor_map.driver_library.cache_clear()
     with pytest.raises(EmmyError, match="there is no CUDA driver"):
         HostMap(TENSOR).point(16)
 
