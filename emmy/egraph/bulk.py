@@ -23,7 +23,7 @@ HALVES = (dt.bf16, dt.f16)
 def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
     """Of each sum of products of two loads of halves: how tensor maps have its operands; and what the result keeps of each side."""
     out: dict[str, None] = {}
-    tensors, outs = {t.name: t for t in kernel.tensors}, frozenset(kernel.outer)
+    outs = frozenset(kernel.outer)
     operands: dict[frozenset[int], set[loop.Load]] = {}
     pairs: dict[tuple[frozenset[int], frozenset[int]], None] = {}
     for nest in windows.nests(kernel):

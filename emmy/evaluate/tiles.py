@@ -89,7 +89,8 @@ class WindowTile(Tile):
         channel = corner[-1] + np.arange(wide)
         inside = np.all([(0 <= x) & (x < n) for x, n in zip(at, self.map.shape, strict=False)], axis=0)[:, None]
         inside = inside & (0 <= channel) & (channel < self.map.shape[-1])
-        place = sum(x * step for x, step in zip(at, self.map.strides, strict=False))[:, None] + channel * self.map.strides[-1] + self.map.start
+        steps = np.array(self.map.strides[:-1])
+        place = self.map.start + (steps @ np.stack(at))[:, None] + channel
         out = np.zeros(self.count, data.dtype)
         out[self.places] = np.where(inside, data[np.where(inside, place, 0)], data.dtype.type(0)).reshape(-1)
         return out

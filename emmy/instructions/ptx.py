@@ -44,7 +44,8 @@ def _window(rank: int) -> tuple[str, str]:
     spatial = rank - 2
     operands = {"map": "global", "tile": "shared", **{f"c{k}": "r" for k in range(rank)}, **{f"o{k}": "h" for k in range(spatial)}}
     at, offsets = (", ".join(f"%{first + n - 1 - k}" for k in range(n)) for first, n in ((2, rank), (2 + rank, spatial)))
-    copy = f"cp.async.bulk.tensor.{rank}d.{_INTO}.im2col.mbarrier::complete_tx::bytes [%1], [%0, {{{at}}}], [%{2 + rank + spatial}], {{{offsets}}};"
+    name, barrier = f"cp.async.bulk.tensor.{rank}d.{_INTO}.im2col.mbarrier::complete_tx::bytes", f"%{2 + rank + spatial}"
+    copy = f"{name} [%1], [%0, {{{at}}}], [{barrier}], {{{offsets}}};"
     return _simple(f"emmy_copy_windows_{rank}", copy, **operands, barrier="shared")
 
 

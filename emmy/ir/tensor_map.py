@@ -34,8 +34,8 @@ class TensorMap(Node):
     read as zeros and not written.  In shared memory the tile is row-major.  Where its rows have `swizzle` (128, 64 or 32, not 0) bytes,
     their 16-byte pieces change places: bits 4 and on of an address are xored with bits 7 and on, 3, 2 or 1 of them.
 
-    With `windows`, the tiles are not of neighbours: the first extent of `box` counts windows, row-major over all of the tensor, the last one
-    elements of the last dimension, and the others are 1.  A copy reads one element of each window, at offsets that it is told.
+    With `windows`, a tile is not of neighbours: the first extent of `box` counts windows, row-major over all of the tensor, the last one
+    elements of the last dimension, and the others are 1.  A copy reads what lies in each window at offsets that it is told.
     """
 
     name: str
@@ -66,7 +66,7 @@ class TensorMap(Node):
             self._check_windows(self.windows)
 
     def _check_windows(self, w: Windows) -> None:
-        """IRError unless the copy engine knows such windows: 1 to 3 dimensions of them, whose first and last begin near the tensor's ends."""
+        """IRError unless the copy engine knows such windows: along 1 to 3 dimensions, the first and the last near the tensor's ends."""
         if len(self.shape) < 3 or any(len(numbers) != len(self.shape) - 2 for numbers in w.numbers) or set(self.box[1:-1]) != {1}:
             raise IRError(f"map {self.name}: windows {w.lower}, {w.counts}, {w.steps} of a tensor {self.shape} in tiles {self.box}")
         least = -self.window_offsets // 2

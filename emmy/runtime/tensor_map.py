@@ -43,7 +43,7 @@ class HostMap:
         if tensor.windows is not None:
             lower, upper = tensor.windows.lower[::-1], tensor.windows.upper(tensor.shape)[::-1]
             self._lower, self._upper = ((ctypes.c_int * len(lower))(*corner) for corner in (lower, upper))
-            self._steps[1:-1] = tensor.windows.steps[::-1]
+            self._steps[1:-1] = [*tensor.windows.steps[::-1]]
 
     def point(self, pointer: int) -> None:
         """Describes the tensor at that address of device memory."""

@@ -127,7 +127,8 @@ class Operand:
     def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
         """Ask for the tile at an element of the folded axis and a position of the side."""
         lines = range(0, self.tiling.depth, maps.LINE) if self.view.by_depth else (0,)
-        return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, p), self.map.name, start + k, first + p, barrier, slot)
+        return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, p), self.map.name, start + k, first + p, barrier,
+                               slot)
                 for k in lines for p in range(0, self.filled, self.box)]
 
     @property
@@ -180,7 +181,8 @@ class Multiplication:
     def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling):
         self.kernel, self.schedule, self.tiling = kernel, schedule, t
         nests = windows.nests(kernel)
-        found = [self.views(*of) for of in zip(nests, products(scope, [nest[0] for nest in nests], schedule.rows, schedule.columns), strict=True)]
+        each = products(scope, [nest[0] for nest in nests], schedule.rows, schedule.columns)
+        found = [self.views(nest, p) for nest, p in zip(nests, each, strict=True)]
         (self.axis, self.taps), *others = {(x.axis, x.taps) for x in found}
         if others:
             raise IRError(f"{kernel.name} sums over {self.axis}, {self.taps} and over {others}")
@@ -191,7 +193,8 @@ class Multiplication:
         self.grid = min(t.blocks or self.tiles, self.tiles)
         self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
-        self.factors = [(self.operand(scope, *left, True), self.operand(scope, *right, False)) for left, right in (x.operands for x in found)]
+        sides = [x.operands for x in found]
+        self.factors = [(self.operand(scope, *left, True), self.operand(scope, *right, False)) for left, right in sides]
         self.sums = {nest[-1].result(): scope.name("sum") for nest in nests}
 
     def extent(self, axes: tuple[int, ...]) -> int:
@@ -202,7 +205,7 @@ class Multiplication:
         s, factors = self.schedule, [v for v in (product.left, product.right) if v is not None]
         found = windows.summed(self.kernel, nest, self.tiling.element, factors, (s.rows, s.columns), s.batch) if len(factors) > 1 else None
         if found is None:
-            raise IRError(f"{self.kernel.name}: {factors} are no operands that tensor maps have as rows and columns")
+            raise IRError(f"{self.kernel.name}: {factors} are no operands that tensor maps have")
         return found
 
     def operand(self, scope: Emitter, load: Load, view: windows.View, left: bool) -> Operand:

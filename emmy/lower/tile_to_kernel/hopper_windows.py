@@ -64,7 +64,15 @@ class Window(NamedTuple):
     terms: tuple[Term, ...]
     counts: tuple[int, ...]
 
-    by_depth, unit = True, 8
+    @property
+    def by_depth(self) -> bool:
+        """Neighbours along the channels are neighbours in memory."""
+        return True
+
+    @property
+    def unit(self) -> int:
+        """What a tile's positions are a multiple of: the period of the swizzle."""
+        return 8
 
     @property
     def positions(self) -> int:
@@ -108,13 +116,16 @@ def operand(tensors: Mapping[str, tile.Tensor], value: Value, element: DType, fo
             batch: Iterable[int], extents: Mapping[int, int]) -> tuple[Load, View] | None:
     """A factor of a sum over the axis `folded` and `taps` as an operand, and what it loads; None where no map has it."""
     taps, side, batch = tuple(taps), tuple(side), tuple(batch)
-    load = load_of(value, element)
-    view: View | None = load and maps.operand(tensors[load.tensor], load.point, folded, side, (*batch, *taps), extents)
-    padded = (load, Bounds()) if load else _padded(value, element)
-    if view is None and padded and all(extents[a] == 1 for a in batch):
-        load, bounds = padded
-        view = _window(tensors[load.tensor], load.point, bounds, folded, taps, side, extents)
-    return (load, view) if load and view else None
+    plain = load_of(value, element)
+    view = maps.operand(tensors[plain.tensor], plain.point, folded, side, (*batch, *taps), extents) if plain else None
+    if plain and view:
+        return plain, view
+    found = (plain, Bounds()) if plain else _padded(value, element)
+    if found is None or any(extents[a] > 1 for a in batch):
+        return None
+    load, bounds = found
+    window = _window(tensors[load.tensor], load.point, bounds, folded, taps, side, extents)
+    return (load, window) if window else None
 
 
 def summed(kernel: tile.Kernel, nest: Nest, element: DType, factors: Sequence[Value], sides: Iterable[Iterable[int]],
