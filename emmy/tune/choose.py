@@ -203,10 +203,10 @@ class Rows:
                 if len(made) > 1:
                     shared[tile.launch_name(made)] = launch.seconds
                 kernels += made
-        made = tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs)
+        whole = tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs)
         alone = tile.parse_row(pinning.parse(pins).everywhere).place == ALONE
         early = frozenset[int]() if alone else self.launcher.early(len(launched(kernels)))
-        return Choice(made, scheduled, picked, shared, early)
+        return Choice(whole, scheduled, picked, shared, early)
 
     def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
         """A kernel of a region as a call of what `found` then has by its identity."""

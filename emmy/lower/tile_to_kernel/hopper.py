@@ -1,10 +1,10 @@
 """Form "contraction" on Hopper: sums of products of halves by groups of four warps that multiply out of shared memory (wgmma).
 
 The first group of 128 threads copies: a thread of it for each side asks the copy engine for boxes of that side's operands, `depth`
-elements of the folded axis a stage, into a ring of stages; a side that needs not wait for an earlier kernel runs ahead of one that has to.
-Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that
-it has asked for, and gives a stage back when its products are done.  A stage has a barrier that the bytes of both sides complete, and one at which every
-warp that multiplies arrives.  While groups compute results of one tile, the ring fills with the next.
+elements of the folded axis a stage, into a ring of stages; a side that needs not wait for an earlier kernel runs ahead of one that has
+to.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that it has asked for, and gives a stage
+back when its products are done.  A stage has a barrier that the bytes of both sides complete, and one at which every warp that multiplies
+arrives.  While groups compute results of one tile, the ring fills with the next.
 
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
