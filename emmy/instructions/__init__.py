@@ -15,10 +15,11 @@ from emmy.instructions.shuffle import ShuffleUp, ShuffleXor
 from emmy.instructions.stmatrix import StoreMatrices
 from emmy.instructions.warpgroup import NamedBarrier, SetRegisters, SyncWarp
 from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpgroup, MultiplyWarpgroupRegisters, WaitProducts
+from emmy.instructions.window_copy import CopyWindows
 
-__all__ = ["Arrive", "Assign", "Barrier", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile", "Declare",
-    "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier", "LaunchDependents",
-    "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
-    "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor",
-    "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier",
-    "WaitCopies", "WaitKernels", "WaitProducts", "WaitStores"]
+__all__ = ["Arrive", "Assign", "Barrier", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile",
+    "CopyWindows", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier",
+    "LaunchDependents", "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices",
+    "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp",
+    "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp",
+    "WaitBarrier", "WaitCopies", "WaitKernels", "WaitProducts", "WaitStores"]
