@@ -21,7 +21,7 @@ FILL_US = 8e-6      # a byte of the first stage
 TURN = 2.5          # dependent rounds of loads that the ring takes to turn: from a stage's request to its bytes, and to the next request
 STAYING = 0.3       # bytes that are written back for each byte that is read once and stays in the second-level cache, up to this many bytes
 STAYS = 70e6
-PASSING = 0.06      # how much longer a byte takes that does not stay
+PASSING = 0.1       # how much longer a byte takes that does not stay
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
 
 

@@ -1,4 +1,4 @@
-"""Sums of contractions as one: the simulated kernel against NumPy in float64, what is one and what is not; and operands that are read once."""
+"""Sums of contractions as one: the simulated kernel against float64, what is one and what is not; and operands that are read once."""
 
 from __future__ import annotations
 
