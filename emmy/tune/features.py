@@ -14,6 +14,7 @@ from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
+from emmy.lower.tile_to_kernel.shared_keys import packed
 from emmy.lower.tile_to_kernel.untwist import untwisted
 from emmy.tune.features_rows import scan, staged_rows, strip
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
@@ -77,6 +78,12 @@ class Census:
     @cache  # noqa: B019
     def position(self, value: Value, axis: int) -> Value:
         return at_position(value, axis)
+
+    @cached_property
+    def packed(self) -> Census:
+        """That of the kernel as a twist sees it."""
+        kernel = packed(self.kernel)
+        return self if kernel is self.kernel else Census(kernel)
 
     @cache  # noqa: B019
     def kept(self, columns: tuple[int, ...]) -> Kept:
@@ -357,6 +364,7 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:
+    census = census.packed
     if schedule.row.tile.startswith("wgmma"):
         return warpgroup_twist(census, schedule)
     if schedule.row.tile.startswith("mma"):
