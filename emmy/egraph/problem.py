@@ -102,14 +102,15 @@ def outline(region: Region) -> Outlined:
     for state in states:
         first, *others = sorted(state, key=lambda c: (-len(region.deps[c]), c))
         name, points = named(first) if first in bodies else ("", ())
-        if set(points) == region.deps[first] and all(c in bodies and region.deps[c] < region.deps[first] for c in others):
+        if set(points) == region.deps[first] and all(c in bodies and region.deps[c] <= region.deps[first] for c in others):
             keep(first, name, points, points)
             for c in others:
                 keep(c, named(c)[0], tuple(a for a in points if a in region.deps[c]), points)
             beside[name] = tuple(sorted(added[c].label for c in others))
     terms = {c: (*ts, added[c]) if c in added else ts for c, ts in region.terms.items()}
     tensors = {i.name: tile.Tensor(i.name, i.dims, i.element) for i in region.program.inputs}
-    tensors |= {name: tile.Tensor(name, shapes.get(name) or tuple(region.extents[a] for a in k.axes), k.element) for name, k in kept.items()}
+    shapes = {name: tuple(region.extents[a] for a in k.axes) for name, k in kept.items()} | shapes
+    tensors |= {name: tile.Tensor(name, shapes[name], k.element) for name, k in kept.items()}
     return Outlined(region, kept, terms, tensors, beside)
 
 
@@ -169,7 +170,8 @@ def problem(outlined: Outlined, gpu: Hardware) -> Problem:
                                t.axis if t.kind == "Reduce" else None, t.kind in ("Pivot", "Channel"))
                         for t in terms if not t.spelled and not mirrored(t, terms)) for c, terms in outlined.terms.items()}
     alone = {n: k for n, k in outlined.kept.items() if outlined.stands(n) == n}
-    traffic = {n: sum(prod(t.shape) * t.element.bytes for t in map(outlined.tensors.__getitem__, outlined.whole((n,)))) * byte for n in alone}
+    stored = {n: [outlined.tensors[name] for name in outlined.whole((n,))] for n in alone}
+    traffic = {n: byte * sum(prod(t.shape) * t.element.bytes for t in of) for n, of in stored.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
     cheap = light(outlined)

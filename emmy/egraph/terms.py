@@ -257,7 +257,8 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
     for r in rows["Component"]:
         *state, component = r.inputs
         states.setdefault(tuple(state), set()).add(key(component))
-    return Region(program, extents, output_axes, ordered, deps, home, keepable, tuple(sorted(map(frozenset, states.values()), key=sorted)), rounded, dict(graph.fired), real,
+    together = tuple(sorted(map(frozenset, states.values()), key=sorted))
+    return Region(program, extents, output_axes, ordered, deps, home, keepable, together, rounded, dict(graph.fired), real,
                   provenance=provenance.read(graph, tables) if graph.traced else None)
 
 

@@ -8,6 +8,7 @@ point of i fills tiles of its own.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count
 from math import prod
 
 from emmy.ir import index as ix
@@ -36,6 +37,11 @@ def packed(kernel: tile.Kernel) -> tile.Kernel:
     return split(kernel, *parts[0])
 
 
+def seen_by(kernel: tile.Kernel, schedule: tile.Schedule) -> tile.Kernel:
+    """The kernel that has the axes of a schedule."""
+    return kernel if {*schedule.rows, *schedule.columns, *schedule.batch} <= kernel.extents.keys() else packed(kernel)
+
+
 def _quotients(x: Ix) -> list[IxDiv]:
     match x:
         case IxDiv(y, _): return [x, *_quotients(y)]
@@ -45,17 +51,22 @@ def _quotients(x: Ix) -> list[IxDiv]:
 
 
 def split(kernel: tile.Kernel, axis: int, size: int) -> tile.Kernel:
-    """The kernel with an output axis as two, axis = size * outer + inner: the same elements in the same order."""
-    outer = max(kernel.extents) + 1
-    inner = outer + 1
-    parts = (outer, kernel.extents[axis] // size), (inner, size)
-    extents = kernel.extents | dict(parts)
-    whole = ix.add(ix.mul(Ax(outer), size), Ax(inner))
+    """The kernel with an output axis as two, axis = size * outer + inner: the same elements in the same order.  All output axes have numbers
+    of their own, in their order."""
+    fresh = count(max(kernel.extents) + 1)
+    axes: list[tuple[int, int]] = []
+    to: dict[Ix, Ix] = {}
+    for a, n in kernel.axes:
+        axes += [(next(fresh), n)] if a != axis else [(next(fresh), n // size), (next(fresh), size)]
+        to[Ax(a)] = Ax(axes[-1][0]) if a != axis else ix.add(ix.mul(Ax(axes[-2][0]), size), Ax(axes[-1][0]))
+    extents = kernel.extents | dict(axes)
     made: dict[Value, Value] = {}
 
+    def leaf(x: Ix) -> Ix:
+        return IxOf(made[x.value]) if isinstance(x, IxOf) else to.get(x, x)
+
     def at(x: Ix) -> Ix:
-        return normal(ix.substitute(x, lambda leaf: whole if leaf is Ax(axis) else IxOf(made[leaf.value]) if isinstance(leaf, IxOf) else leaf),
-                      extents)
+        return normal(ix.substitute(x, leaf), extents)
 
     def rebuilt(root: Value) -> Value:
         for v in loop.walk((root,)):
@@ -73,9 +84,8 @@ def split(kernel: tile.Kernel, axis: int, size: int) -> tile.Kernel:
         ends = loop.axes_of(upto, free) if upto is not None else frozenset[int]()
         folds.append(f.replace(lifts=lifts, upto=upto, needs=tuple((free[x] | shared) - {f.axis} | ends for x in lifts)))
         made.update((f.result(c), folds[-1].result(c)) for c in range(len(f.lifts)))
-    axes = tuple(p for a, n in kernel.axes for p in (parts if a == axis else ((a, n),)))
     outputs = tuple(t.replace(shape=tuple(n for _, n in axes)) for t in kernel.outputs)
-    return kernel.replace(axes=axes, outputs=outputs, folds=tuple(folds), results=tuple(map(rebuilt, kernel.results)))
+    return kernel.replace(axes=tuple(axes), outputs=outputs, folds=tuple(folds), results=tuple(map(rebuilt, kernel.results)))
 
 
 def with_operands(v: Value, made: dict[Value, Value]) -> Value:
