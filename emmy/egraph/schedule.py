@@ -164,6 +164,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             depth = max((kernel.extents[g.axis] for g in kernel.folds if g.name in reads), default=0)
             out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})',
                     f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
+                    f'(set (RowElements "{f.name}") {prod(kernel.extents[a] for a in free[f.lifts[0]] - values - {f.axis})})',
                     f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
     return out
 
