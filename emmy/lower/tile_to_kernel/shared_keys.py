@@ -51,8 +51,8 @@ def _quotients(x: Ix) -> list[IxDiv]:
 
 
 def split(kernel: tile.Kernel, axis: int, size: int) -> tile.Kernel:
-    """The kernel with an output axis as two, axis = size * outer + inner: the same elements in the same order.  All output axes have numbers
-    of their own, in their order."""
+    """The kernel with an output axis as two, axis = size * outer + inner: the same elements in the same order.  All output axes are
+    numbered anew, in their order."""
     fresh = count(max(kernel.extents) + 1)
     axes: list[tuple[int, int]] = []
     to: dict[Ix, Ix] = {}

@@ -62,7 +62,7 @@ def test_the_axis_of_heads_is_two() -> None:
         assert packed(alone) is alone
 
 
-@pytest.mark.parametrize("spelled", [row(blocks=132), row(1, False, 128, 2, 2, blocks=132, live=True), WARP, WARP + ",RASTER=live", THREADS])
+@pytest.mark.parametrize("spelled", [row(blocks=132), row(1, False, 128, 2, 2, blocks=132, live=True), WARP, f"{WARP},RASTER=live", THREADS])
 @pytest.mark.parametrize("m", [1, 5])
 def test_a_block_reads_keys_once_for_all_heads(spelled: str, m: int) -> None:
     element = dt.f32 if spelled == THREADS else dt.bf16
