@@ -48,7 +48,7 @@ from emmy.ir.kernel_ir import (
 )
 from emmy.ir.node import IRError
 from emmy.ir.operators import OPERATORS, result_dtype
-from tests import hopper_kernels
+from tests import hopper_kernels, window_kernels
 
 MINUS_INFINITY = const(dt.f32, float("-inf"))
 ZERO = const(dt.f32, 0)
@@ -285,4 +285,5 @@ def every_operator(element: DType) -> Kernel:
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
          online_softmax(5, 77), branches(), warp_scan(),
-         tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY)
+         tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY,
+         *window_kernels.EVERY)

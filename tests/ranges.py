@@ -38,7 +38,8 @@ class Ranges:
                     self.of(condition)
                     outer = dict(self.variables)
                     self.variables |= {x.name: (outer[x.name][0], min(outer[x.name][1], self.of(y)[1] - 1)) for x, y in below(condition)}
-                    self.body(inside)
+                    if all(low <= high for low, high in self.variables.values()):
+                        self.body(inside)
                     self.variables |= outer
                     self.body(orelse)
                 case Assign(var, value):

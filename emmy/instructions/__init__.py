@@ -14,11 +14,11 @@ from emmy.instructions.shuffle import ShuffleUp, ShuffleXor
 from emmy.instructions.stmatrix import StoreMatrices
 from emmy.instructions.warpgroup import NamedBarrier, SetRegisters, SyncWarp
 from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpgroup, MultiplyWarpgroupRegisters, WaitProducts
+from emmy.instructions.window_copy import CopyWindows
 
 __all__ = ["Arrive", "Assign", "Barrier", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile",
-    "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier", "Let",
-    "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
-    "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor",
-    "StoreGlobal", "StoreGlobalVector",
-    "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies",
+    "CopyWindows", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier",
+    "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
+    "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreGlobal",
+    "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies",
     "WaitProducts", "WaitStores"]

@@ -35,12 +35,14 @@ def swizzled(index: Expr, element: DType, span: int = 128) -> Expr:
     return index ^ index // row % (span // PIECE) * piece if span else index
 
 
-def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: str, index: Expr) -> None:
-    """IRError unless tiles of the map `name` may lie in `buffer` at `index`."""
+def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: str, index: Expr, windows: bool = False) -> None:
+    """IRError unless tiles of the map `name`, which has windows or none, may lie in `buffer` at `index`."""
     tile, shared = scope.buffer(name, TensorMap), scope.buffer(buffer, SharedBuffer)
     if shared.element is not tile.element or shared.alignment < tile.alignment:
         raise IRError(f"{buffer} of {shared.element}, aligned to {shared.alignment} bytes, is no place for tiles of {name}: "
                       f"{tile.element}, aligned to {tile.alignment}")
+    if windows != (tile.windows is not None):
+        raise IRError(f"{name} is a map {'without' if windows else 'of'} windows")
     if len(coordinates) != len(tile.shape):
         raise IRError(f"{len(coordinates)} coordinates in {name}, whose tensor has {len(tile.shape)} dimensions")
     for e in coordinates:
@@ -57,7 +59,7 @@ def tile_traffic(kernel: Kernel, name: str) -> float:
     return sum(m.bytes for m in kernel.maps if m.name == name) / kernel.block
 
 
-def _lanes(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
+def each_lane(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
     """For each active lane: its number, and its integer of each of these."""
     rows = [w.spread(v) for v in values]
     for lane in np.flatnonzero(w.active_of(True)):
@@ -112,7 +114,7 @@ class CopyTile(Stmt):
 
         def run(w: Warp) -> None:
             outer = w.mask
-            for lane, start, barrier, *where in _lanes(w, index(w), at(w), *(c(w) for c in coordinates)):
+            for lane, start, barrier, *where in each_lane(w, index(w), at(w), *(c(w) for c in coordinates)):
                 w.mask = np.arange(32) == lane
                 tile.check(w, self.target, start, where)
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
@@ -167,7 +169,7 @@ class CopyBulk(Stmt):
 
         def run(w: Warp) -> None:
             outer = w.mask
-            for lane, start, first, barrier in _lanes(w, index(w), source(w), at(w)):
+            for lane, start, first, barrier in each_lane(w, index(w), source(w), at(w)):
                 w.mask = np.arange(32) == lane
                 if start * item % PIECE or first * item % PIECE:
                     raise Fault("alignment", f"a copy from element {first} of {self.buffer} to {start} of {self.target}; "
@@ -215,7 +217,7 @@ class StoreTile(Stmt):
 
         def run(w: Warp) -> None:
             outer = w.mask
-            for lane, start, *where in _lanes(w, index(w), *(c(w) for c in coordinates)):
+            for lane, start, *where in each_lane(w, index(w), *(c(w) for c in coordinates)):
                 w.mask = np.arange(32) == lane
                 tile.check(w, self.source, start, where)
                 if min(where) < 0:
@@ -246,7 +248,7 @@ class CommitStores(Stmt):
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:
-            for (lane,) in _lanes(w):
+            for (lane,) in each_lane(w):
                 w.stores.setdefault(lane, [[]]).append([])
         return run
 
@@ -269,7 +271,7 @@ class WaitStores(Stmt):
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:
-            for (lane,) in _lanes(w):
+            for (lane,) in each_lane(w):
                 groups = w.stores.get(lane, [[]])
                 for group in groups[:max(0, len(groups) - 1 - self.pending)]:
                     for done in group:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import TensorMap
+from emmy.ir.kernel_ir import TensorMap, Windows
 from emmy.ir.node import IRError
 
 Role = Literal["input", "weight", "constant", "workspace", "output"]
@@ -117,12 +117,13 @@ class Plan:
 
 def _map_fields(m: TensorMap) -> dict[str, Any]:
     return {"name": m.name, "buffer": m.buffer, "element": m.element.name, "shape": list(m.shape), "box": list(m.box), "swizzle": m.swizzle,
-            "start": m.start, "pitches": list(m.pitches)}
+            "start": m.start, "pitches": list(m.pitches), "windows": m.windows and list(map(list, m.windows.numbers))}
 
 
 def _map(x: dict[str, Any]) -> TensorMap:
     return TensorMap(**x | {"element": dt.named(x["element"]), "shape": tuple(x["shape"]), "box": tuple(x["box"]),
-                            "pitches": tuple(x.get("pitches", ()))})
+                            "pitches": tuple(x.get("pitches", ())),
+                            "windows": Windows(*map(tuple, windows)) if (windows := x.get("windows")) else None})
 
 
 def verify(plan: Plan) -> None:
