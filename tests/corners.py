@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -40,14 +41,11 @@ def ramp(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return ((torch.arange(n) * 0.618).sin() * 2).reshape(shape).to(dtype)
 
 
-def harsh(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A matrix with a row of -inf, one that ends in it, one of NaN, and rows with one inf, one -inf, one NaN and the largest number."""
-    x = ramp(*shape, dtype=dtype).clone()
-    rows, last = x.shape[0], x.shape[-1] - 1
-    for k, (at, value) in enumerate(((slice(None), -INF), (slice(1, None), -INF), (slice(None), NAN), (0, INF), (last, -INF), (last // 2, NAN),
-                                     (last, torch.finfo(dtype).max))):
-        if k < rows:
-            x[k, ..., at] = value
+def harsh(rows: int, columns: int, dtype: torch.dtype = torch.float32, largest: float | None = None) -> Tensor:
+    """A row of -inf, one that ends in it, one of NaN, and rows with one inf, one -inf, one NaN and the `largest` number (the dtype's)."""
+    x, last = ramp(rows, columns, dtype=dtype).clone(), columns - 1
+    x[0], x[1, 1:], x[2], x[3, 0], x[4, last], x[5, last // 2] = -INF, -INF, NAN, INF, -INF, NAN
+    x[6, last] = torch.finfo(dtype).max if largest is None else largest
     return x
 
 
@@ -69,6 +67,10 @@ def extremes(x: Tensor) -> tuple[Tensor, ...]:
 
 def moments(x: Tensor) -> tuple[Tensor, ...]:
     return x.mean(-1), x.var(-1)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
 def apart(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -101,14 +103,14 @@ def corners() -> Iterator[tuple[str, Corner]]:
             yield f"product {label} {m}x{k}x{n}", Corner(torch.matmul, (ramp(m, k, dtype=dtype), ramp(k, n, dtype=dtype)))
         yield f"product {label} harsh", Corner(torch.matmul, (harsh(72, 64, dtype=dtype), ramp(64, 64, dtype=dtype)))
         for causal in (False, True):
-            def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool = causal) -> Tensor:
-                return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
+            attend = partial(attention, causal=causal)
             for shape in ((1, 1, 1, 16), (1, 2, 5, 16), (1, 1, 19, 32)):
                 yield f"attention {label} {causal} {shape}", Corner(attend, tuple(ramp(*shape, dtype=dtype).roll(s) for s in range(3)))
-            # what a mask hides is left out with its tile, so that values there must be numbers
-            q, k, v = harsh(72, 64, dtype=dtype), harsh(72, 64, dtype=dtype).flip(0), (ramp if causal else harsh)(72, 64, dtype=dtype)
+            # what a mask hides is left out with its tile, so that values there must be numbers; and scores that float64 holds overflow
+            q, k, v = harsh(72, 64, dtype, 9.0), harsh(72, 64, dtype, 9.0).flip(0), ramp(72, 64, dtype=dtype)
             yield f"attention {label} {causal} harsh", Corner(attend, (q[None, None], k[None, None], v[None, None]))
+        q, v = ramp(1, 1, 72, 64, dtype=dtype), harsh(72, 64, dtype)[None, None]
+        yield f"attention {label} of harsh values", Corner(attention, (q, q.flip(2), v))
 
 
 CORNERS = dict(corners())
@@ -118,7 +120,8 @@ EMPTY |= {"map": Corner(mapped, (torch.ones(0), torch.ones(0))), "product": Corn
           "product of nothing": Corner(torch.matmul, (torch.ones(2, 0), torch.ones(0, 3))),
           "attention": Corner(F.scaled_dot_product_attention, (torch.ones(1, 2, 0, 8),) * 3)}
 SCALARS: dict[str, Corner] = {
-    "map": Corner(mapped, (torch.tensor(3.0), torch.tensor(-2.0))), "sum": Corner(lambda x: (x.sum(), x.mean(), x.argmax()), (torch.tensor(NAN),)),
+    "map": Corner(mapped, (torch.tensor(3.0), torch.tensor(-2.0))),
+    "sum": Corner(lambda x: (x.sum(), x.mean(), x.argmax()), (torch.tensor(NAN),)),
     "softmax": Corner(lambda x: x.softmax(0), (torch.tensor(INF),)), "scan": Corner(lambda x: x.cumsum(0), (torch.tensor(2.5),))}
 
 
@@ -126,22 +129,28 @@ def empty(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-MANY = 2 ** 31 + 64
+MANY, ROW = 2 ** 31 + 64, 2 ** 11
 LARGE: dict[str, Corner] = {
-    "map": Corner(lambda x: x + 1, (empty(MANY),)), "map of truths": Corner(torch.logical_not, (empty(MANY, dtype=torch.bool),)),
-    "almost": Corner(lambda x: x + 1, (empty(2 ** 31 - 8),)), "almost a sum": Corner(lambda x: x.sum(), (empty(2 ** 31 - 1),)),
-    "almost rows": Corner(lambda x: x.softmax(-1), (empty(2 ** 20 - 1, 2048),)),
+    "map": Corner(lambda x: x + 1, (empty(MANY),)),
+    "map of truths": Corner(torch.logical_not, (empty(MANY, dtype=torch.bool),)),
+    "almost": Corner(lambda x: x + 1, (empty(2 ** 31 - 8),)),
+    "almost a sum": Corner(lambda x: x.sum(), (empty(2 ** 31 - 1),)),
+    "almost rows": Corner(lambda x: x.softmax(-1), (empty(2 ** 20 - 1, ROW),)),
     "almost a scan": Corner(lambda x: x.cumsum(-1), (empty(3, 5 * 2 ** 27),)),
-    "sum": Corner(lambda x: x.sum(), (empty(MANY),)), "first of the largest": Corner(torch.argmax, (empty(MANY),)),
-    "rows": Corner(lambda x: x.softmax(-1), (empty(2 ** 20 + 1, 2048),)), "long rows": Corner(lambda x: x.softmax(-1), (empty(2, 2 ** 30 + 8),)),
-    "variance": Corner(lambda x: x.var(-1), (empty(2 ** 20 + 1, 2048),)), "columns": Corner(lambda x: x.sum(0), (empty(2 ** 20 + 1, 2048),)),
-    "softmax of columns": Corner(lambda x: x.softmax(0), (empty(2 ** 20 + 1, 2048),)),
-    "scan": Corner(lambda x: x.cumsum(-1), (empty(3, 2 ** 30),)), "turned": Corner(lambda x: x.t() + 1, (empty(2 ** 16 + 8, 2 ** 15),)),
-    "counted": Corner(lambda x: torch.arange(MANY).sum() + x, (empty(1, dtype=torch.int64),)),
+    "sum": Corner(lambda x: x.sum(), (empty(MANY),)),
+    "first of the largest": Corner(torch.argmax, (empty(MANY),)),
+    "rows": Corner(lambda x: x.softmax(-1), (empty(2 ** 20 + 1, ROW),)),
+    "long rows": Corner(lambda x: x.softmax(-1), (empty(2, 2 ** 30 + 8),)),
+    "variance": Corner(lambda x: x.var(-1), (empty(2 ** 20 + 1, ROW),)),
+    "columns": Corner(lambda x: x.sum(0), (empty(2 ** 20 + 1, ROW),)),
+    "softmax of columns": Corner(lambda x: x.softmax(0), (empty(2 ** 20 + 1, ROW),)),
+    "scan": Corner(lambda x: x.cumsum(-1), (empty(3, 2 ** 30),)),
+    "turned": Corner(lambda x: x.t() + 1, (empty(2 ** 16 + 8, 2 ** 15),)),
+    "counted": Corner(lambda x: torch.arange(MANY, device=x.device).sum() + x, (empty(1, dtype=torch.int64),)),
     "sum of a square": Corner(lambda x, y: (x[:, None] * y).sum(), (empty(2 ** 16), empty(2 ** 16))),
     "product of long lines": Corner(torch.matmul, (empty(2 ** 17 + 8, 2 ** 14), empty(2 ** 14, 64))),
     "wide product": Corner(torch.matmul, (empty(2 ** 17 + 8, 64), empty(64, 2 ** 14))),
-    "attention": Corner(F.scaled_dot_product_attention, (empty(2 ** 12 + 1, 16, 512, 64),) * 3),
+    "attention": Corner(attention, (empty(2 ** 12 + 1, 16, 512, 64),) * 3),
     "embedding": Corner(lambda x, i: x[i], (empty(2 ** 15 + 1, 2 ** 16), empty(8, dtype=torch.int64))),
     "many products": Corner(torch.matmul, (empty(70_000, 8, 16), empty(70_000, 16, 8)))}
 

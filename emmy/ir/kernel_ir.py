@@ -38,9 +38,9 @@ from emmy.ir.tensor_map import TensorMap, Windows
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step
 
-__all__ = ["GRID_LIMITS", "Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer",
-    "Stmt", "TensorMap", "Thread", "Var", "Windows", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk",
-    "widen"]
+__all__ = ["GRID_LIMITS", "Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope",
+    "SharedBuffer", "Stmt", "TensorMap", "Thread", "Var", "Windows", "const", "fold", "int32", "operands", "subexpressions", "substitute",
+    "verify", "walk", "widen"]
 
 
 STATEMENTS: dict[str, type[Stmt]] = {}
