@@ -155,12 +155,13 @@ LARGE: dict[str, Corner] = {
     "many products": Corner(torch.matmul, (empty(70_000, 8, 16), empty(70_000, 16, 8)))}
 
 
-def kinds(kernel: tile.Kernel) -> dict[str, tile.Schedule]:
-    """A legal schedule of each kind, the cheapest predicted first."""
+def kinds(kernel: tile.Kernel, most: float = math.inf) -> list[tile.Schedule]:
+    """A legal schedule of each kind that is predicted to take less than `most` seconds, the cheapest predicted first."""
     found: dict[str, tile.Schedule] = {}
     for option in options(kernel, TARGET, "fast", hardware.for_target(TARGET)):
-        found.setdefault(f"{option.schedule.form} {re.sub(r'\d+', '#', option.row)}", option.schedule)
-    return found
+        if option.seconds < most or not found:
+            found.setdefault(f"{option.schedule.form} {re.sub(r'\d+', '#', option.row)}", option.schedule)
+    return list(found.values())
 
 
 def lowered(kernel: tile.Kernel, schedule: tile.Schedule) -> kernel_ir.Kernel:

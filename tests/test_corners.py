@@ -27,7 +27,7 @@ def simulated(program: Program) -> Arrays:
     memory: Arrays = {name: to_numpy(x).reshape(-1) for name, x in program.captured.tensors.items()}
     for kernel in program.tile.kernels:
         left: Arrays = {}
-        for schedule in kinds(kernel).values() if 0 not in kernel.shape else ():
+        for schedule in kinds(kernel) if 0 not in kernel.shape else ():
             made = lowered(kernel, schedule)
             if left and thread_statements(made) > SIMULATED:
                 continue
@@ -76,5 +76,5 @@ def test_integers_are_wide_enough(name: str) -> None:
     program = LARGE[name].program()
     assert all(program.kernels)
     for kernel in program.tile.kernels:
-        for schedule in kinds(kernel).values():
+        for schedule in kinds(kernel):
             assert not overflows(lowered(kernel, schedule)), schedule.row
