@@ -49,9 +49,10 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
     return list(out)
 
 
-def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
+def twist_facts(kernel: tile.Kernel) -> list[str]:
     """Of each softmax twist whose score has one sum of products of two loads: which operands tensor maps have, and which keys count."""
     out: list[str] = []
+    free = tile.free_axes(kernel.roots)
     tensors, outs = {t.name: t for t in kernel.tensors}, frozenset(kernel.outer)
     for t in kernel.folds:
         inner = [f for f in kernel.folds if f.name in {v.fold for v in loop.walk(t.lifts) if isinstance(v, tile.FoldResult)}]
@@ -73,7 +74,7 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
                 whole = len(parts) == 2 and len(queries) == len(keys) == 1 or name == "BulkValues"
                 out += [f'({name} "{t.name}" "{half}")'] if whole and found and all(found) else []
             units = [v.unit for v in keys if v] + [maps.LINE if v.by_depth else 16 for v in held if v]
-            out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if len(units) == len(keys) + len(held) else []
+            out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if units and len(units) == len(keys) + len(held) else []
         out += [f'(set (TwistBatch "{t.name}") {prod(kernel.extents[a] for a in batch)})']
         boxed = sum(maps.in_lines(x, kernel.outer, sorted(columns), kernel.extents) for x in kernel.outputs) if columns else 0
         laid, placed = with_row(kernel, tile.Schedule(tile.Row(), "twist", tuple(sorted(rows)), tuple(sorted(columns)), tuple(batch)))

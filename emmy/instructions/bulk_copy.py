@@ -120,7 +120,9 @@ class CopyTile(Stmt):
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
                 memory = w.engine.shared[self.target]
                 place = memory.engine_write(w, start, tile.count, lane)
-                values = tile.read(w.memory[tile.map.buffer].data, where)
+                source = w.memory[tile.map.buffer]
+                source.meet(w, w.mask)
+                values = tile.read(source.data, where)
                 w.engine.fly(w, self, phases, tile.map.bytes, partial(memory.land, place, values))
             w.mask = outer
         return run
@@ -175,6 +177,7 @@ class CopyBulk(Stmt):
                     raise Fault("alignment", f"a copy from element {first} of {self.buffer} to {start} of {self.target}; "
                                              f"both begin at multiples of {PIECE} bytes", w.threads[lane])
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
+                w.memory[self.buffer].meet(w, w.mask)
                 memory, data = w.engine.shared[self.target], w.memory[self.buffer].data
                 last = first + self.count - 1
                 if first < 0 or last >= len(data):

@@ -85,6 +85,8 @@ FUNCTIONS = {
       : "=r"(done) : "r"(emmy_shared(barrier)), "r"(parity) : "memory");
   }} while (!done);
 }}"""),
+        _simple("emmy_launch_dependents", "griddepcontrol.launch_dependents;"),
+        _simple("emmy_wait_kernels", "griddepcontrol.wait;"),
         _simple("emmy_fence_async", "fence.proxy.async.shared::cta;"),
         _simple("emmy_prefetch_map", "prefetch.tensormap [%0];", map="global"),
         _simple("emmy_copy_bulk", f"cp.async.bulk.{_INTO}.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",

@@ -72,7 +72,9 @@ class CopyWindows(Stmt):
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
                 memory = w.engine.shared[self.target]
                 place = memory.engine_write(w, start, tile.count, lane)
-                values = tile.windows(w.memory[tile.map.buffer].data, corner, offsets)
+                source = w.memory[tile.map.buffer]
+                source.meet(w, w.mask)
+                values = tile.windows(source.data, corner, offsets)
                 w.engine.fly(w, self, phases, tile.map.bytes, partial(memory.land, place, values))
             w.mask = outer
         return run

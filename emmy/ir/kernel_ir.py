@@ -113,12 +113,14 @@ class Stmt(Node):
 
 
 class GlobalBuffer(Node):
-    """A parameter of a kernel: `length` elements in global memory, aligned to 16 bytes."""
+    """A parameter of a kernel: `length` elements in global memory, aligned to 16 bytes.  If `late`, kernels launched before may still read
+    or write it as this one begins, which touches it behind a `wait_kernels` only."""
 
     name: str
     element: DType
     length: int
     access: Literal["read", "write"]
+    late: bool = False
 
 
 class SharedBuffer(Node):

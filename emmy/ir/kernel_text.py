@@ -44,7 +44,7 @@ _SYMBOLS = {symbol: (op, p) for op, (symbol, p) in _INFIX.items()}
 
 def show(kernel: Kernel) -> str:
     """The kernel as text."""
-    parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]" for b in kernel.parameters]
+    parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]{' late' * b.late}" for b in kernel.parameters]
     parameters += [f"map {m.name} of {m.buffer}: {m.element}{_tuple(m.shape)} box{_tuple(m.box)} swizzle {m.swizzle}"
                    f"{f' start {m.start}' * (m.start > 0)}{f' pitches{_tuple(m.pitches)}' * bool(m.pitches)}"
                    f"{f' windows{_tuple(map(_tuple, m.windows.numbers))}' if m.windows else ''}" for m in kernel.maps]
@@ -217,7 +217,7 @@ class _Parser:
     def parameter(self) -> GlobalBuffer | TensorMap:
         access = self.take("read", "write", "map")
         if access != "map":
-            return GlobalBuffer(*self.buffer(), access)  # type: ignore[arg-type]
+            return GlobalBuffer(*self.buffer(), access, self.skip("late"))  # type: ignore[arg-type]
         name = self.name()
         self.take("of")
         buffer = self.name()

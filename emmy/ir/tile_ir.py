@@ -194,6 +194,11 @@ def launches(kernels: Sequence[Kernel]) -> tuple[tuple[Kernel, ...], ...]:
     return tuple(found)
 
 
+def arguments(kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """The tensors that a launch of these kernels is given, in the order of its parameters."""
+    return tuple(t.name for k in kernels for t in (*k.tensors, *k.outputs))
+
+
 def launch_name(kernels: Sequence[Kernel]) -> str:
     """The name of a launch's function: that of its kernel, or of several one that their names and rows give."""
     if len(kernels) == 1:

@@ -38,7 +38,7 @@ class Buffer:
 @dataclasses.dataclass(frozen=True)
 class Launch:
     """One kernel launch.  `arguments` are buffer names in parameter order, followed by `maps`, each of a buffer of the plan;
-    `shared_bytes` is the dynamic part only.
+    `shared_bytes` is the dynamic part only.  An `early` one begins while those ahead of it end, and waits for them itself.
 
     `identity` is the digest that the kernel's measurements are filed under, `row` its schedule.  `bytes` is the traffic to
     device memory, `flops` the work in fp32 operations, `predicted_us` what the cost model expects."""
@@ -54,6 +54,7 @@ class Launch:
     flops: float = 0.0
     predicted_us: float = 0.0
     maps: tuple[TensorMap, ...] = ()
+    early: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +146,8 @@ def verify(plan: Plan) -> None:
             if m.buffer not in x.arguments or of.element is not m.element or prod(of.shape) < m.reach:
                 raise IRError(f"plan {plan.name}: launch of {x.kernel} maps {m.buffer} as {m.element}{list(m.shape)}; "
                               f"it is {of.element}{list(of.shape)}, and has to be an argument too")
+        if x.early and x is plan.launches[0]:
+            raise IRError(f"plan {plan.name}: launch of {x.kernel} is early, and none is ahead of it")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")
 

@@ -110,7 +110,7 @@ class MapDriver:
     def stream(self):
         return 0
 
-    def launch(self, function, grid, block, shared_bytes, stream, pointers):
+    def launch(self, function, grid, block, shared_bytes, stream, pointers, early=False):
         slots, count = ctypes.cast(pointers.address, ctypes.POINTER(ctypes.c_void_p)), len(pointers.values)
         values = [ctypes.cast(slots[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(count)]
         assert tuple(values) == pointers.values

@@ -1,9 +1,10 @@
 """Form "contraction" on Hopper: sums of products of halves by groups of four warps that multiply out of shared memory (wgmma).
 
-The first group of 128 threads copies: one thread of it asks the copy engine for boxes of both operands, `depth` elements of the folded
-axis a stage, into a ring of stages.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that
-it has asked for, and gives a stage back when its products are done.  A stage has a barrier that its bytes complete, and one at which every
-warp that multiplies arrives.  While groups compute results of one tile, the ring fills with the next.
+The first group of 128 threads copies: a thread of it for each side asks the copy engine for boxes of that side's operands, `depth`
+elements of the folded axis a stage, into a ring of stages; a side that needs not wait for an earlier kernel runs ahead of one that has
+to.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that it has asked for, and gives a stage
+back when its products are done.  A stage has a barrier that the bytes of both sides complete, and one at which every warp that multiplies
+arrives.  While groups compute results of one tile, the ring fills with the next.
 
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
@@ -247,15 +248,16 @@ class Multiplication:
         s = Var(scope.name("s"), dt.i32)
         made = scope.child()
         name, stages = self.barriers.name, self.tiling.stages
-        made.emit(InitBarrier(name, s, 1), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
+        made.emit(InitBarrier(name, s, 2), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
         maps_ = (*(x.map.name for x in self.operands.values()), *stored)
         first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), FenceBarriers()
         scope.emit(If(Thread() == 0, first), Barrier())
 
-    def copy(self, scope: Emitter) -> None:
-        """What the thread does that copies."""
+    def copy(self, scope: Emitter, left: bool) -> None:
+        """What the thread does that copies the operands of a side."""
         ring, t = Ring(scope, self.tiling.stages), self.tiling
-        size = sum(x.brought for x in self.operands.values())
+        operands = [x for (_, side), x in self.operands.items() if side == left]
+        size = sum(x.brought for x in operands)
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             step = Var(inner.name("step"), dt.i32)
@@ -267,7 +269,7 @@ class Multiplication:
                 body.place(self.taps, body.whole(step // self.chunks))
                 chunk = step % self.chunks
             start = body.let("k", chunk * t.depth)
-            for (_, left), x in self.operands.items():
+            for x in operands:
                 body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
             body.emit(*ring.advance())
             inner.emit(counted(step, self.steps, body, unroll=False))
@@ -332,9 +334,10 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, m.held())
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
-    alone = copying.child()
-    m.copy(alone)
-    copying.emit(If(Thread() == 0, tuple(alone.body)))
+    for left in (True, False):
+        alone = copying.child()
+        m.copy(alone, left)
+        copying.emit(If(Thread() == (0 if left else 32), tuple(alone.body)))
     result.enter(multiplying)
     m.multiply(multiplying, result)
     share = SHARE.get(t.groups)
