@@ -81,7 +81,7 @@ class Program:
     def knowing(self, evidence: Evidence) -> Program:
         """The same program, saturated once for both, chosen anew on evidence."""
         other = copy.copy(self)
-        for stage in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "executable"):
+        for stage in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu"):
             vars(other).pop(stage, None)
         other._evidence = evidence
         return other
@@ -124,9 +124,13 @@ class Program:
 
     def __call__(self, *tensors: Any) -> Any:
         """The results, one tensor or a tuple as the captured function returns them."""
+        return self._execute(self, tensors)
+
+    @cached_property
+    def _execute(self) -> Callable[..., Any]:
         from emmy.runtime.execute import execute
 
-        return execute(self, tensors)
+        return execute
 
 
 def compile(fn: Callable[..., Any], *example_inputs: Any, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (),

@@ -7,7 +7,7 @@ the program, against eager in float64, the others against it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,9 @@ from emmy.evaluate.reference import evaluate_torch
 from emmy.ir import torch_ir
 from emmy.runtime.launch import Executable
 from emmy.runtime.plan import Plan
-from emmy.tune.candidate import build, candidate
-from tests.corners import TARGET, Corner, kinds
+
+if TYPE_CHECKING:
+    from tests.corners import Corner
 
 PIECE = 2 ** 27     # elements that are compared at once
 
@@ -35,6 +36,9 @@ class Built(NamedTuple):
 
 def built(corner: Corner, most: float = 1.0) -> Built:
     """A corner compiled: each kind of row that is predicted to take less than `most` seconds.  Inputs on "meta" stay without values."""
+    from emmy.tune.candidate import build, candidate
+    from tests.corners import TARGET, kinds
+
     program = corner.program()
     steps = []
     for kernel in program.tile.kernels:

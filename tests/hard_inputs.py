@@ -83,7 +83,17 @@ CASES: dict[str, Case] = {
     ),
     "floats_that_do_not_fold": Case(
         "pytorch/pytorch#186281, #187580",
-        lambda x: (x * 0, x - x, x / x, 0 * x + 2, torch.where(x * 0 == 0, x, 3), (x + 1e8) - 1e8, 1 / (x * 0), x.sqrt() ** 2, x.clamp(-9, 9).exp().log()),
+        lambda x: (
+            x * 0,
+            x - x,
+            x / x,
+            0 * x + 2,
+            torch.where(x * 0 == 0, x, 3),
+            (x + 1e8) - 1e8,
+            1 / (x * 0),
+            x.sqrt() ** 2,
+            x.clamp(-9, 9).exp().log(),
+        ),
         (X,),
     ),
     "addmm_scales": Case(
@@ -138,7 +148,14 @@ CASES: dict[str, Case] = {
     ),
     "variance_far_from_zero": Case(
         "pytorch/pytorch#55044, #115181",
-        lambda x, h: (x.var(-1), x.var(-1, correction=0, keepdim=True), x.std(0), functional.layer_norm(x, (512,)), h.var(), x[:, :1].var(-1, correction=0)),
+        lambda x, h: (
+            x.var(-1),
+            x.var(-1, correction=0, keepdim=True),
+            x.std(0),
+            functional.layer_norm(x, (512,)),
+            h.var(),
+            x[:, :1].var(-1, correction=0),
+        ),
         (ramp(4, 512) + 1e4, (ramp(20_000) * 200).half()),
         tolerance=2e-3,
     ),

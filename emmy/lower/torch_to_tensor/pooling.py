@@ -40,7 +40,8 @@ def _avg_pool(out: Type, x: Tensor, kernel: Sizes, stride: Sizes = (), padding: 
     if divisor_override or not ceil_mode and (count_include_pad or not any(pads)):
         return mul(total, 1 / (divisor_override or prod(sizes)))
     steps, first = tuple_of(stride, n) if stride not in ((), []) else sizes, len(out.shape) - n
-    counts = [_count(out, first + d, size, steps[d], pads[d], x.shape[len(x.shape) - n + d], count_include_pad) for d, size in enumerate(sizes)]
+    extents = x.shape[len(x.shape) - n:]
+    counts = [_count(out, first + d, sizes[d], steps[d], pads[d], extents[d], count_include_pad) for d in range(n)]
     return div(total, cast(total.dtype, fold(mul, counts)))
 
 
