@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from emmy.cli.outcome import judge
+from emmy.cli.outcome import judged
 from emmy.evaluate.error import Error, compare, tolerance
 from emmy.evaluate.reference import evaluate_torch
 from emmy.ir import torch_ir
@@ -71,8 +71,8 @@ def filled(x: Tensor, device: str) -> Tensor:
 def run(made: Built, place: Callable[[Tensor], Tensor] = lambda x: x, device: str = "cuda") -> dict[str, str]:
     """What is wrong, by row or output."""
     program, plan = torch_ir.parse(made.torch), Plan.from_json(made.plan)
-    tensors = {name: place(filled(x, device)) for name, x in made.inputs.items()}
-    memory, wrong = dict(tensors), dict[str, str]()
+    tensors = {name: filled(x, device) for name, x in made.inputs.items()}      # eager has them aligned, which its attention relies on
+    memory, wrong = {name: place(x) for name, x in tensors.items()}, dict[str, str]()
     memory |= {b.name: torch.zeros(b.shape, dtype=getattr(torch, b.element.torch_name), device=device)
                for b in plan.of("output", "workspace") if 0 in b.shape}
     for plans, cubin in made.steps:
@@ -88,7 +88,7 @@ def run(made: Built, place: Callable[[Tensor], Tensor] = lambda x: x, device: st
         memory |= first
     wide, plain = (dict(zip(plan.outputs, evaluate_torch(program, tensors, float64=w), strict=True)) for w in (True, False))
     if all(memory[name].numel() < PIECE for name in plan.outputs):
-        return wrong | {name: str(result.error) for name, result in judge(plan, memory, wide, plain).items() if not result.right}
+        return wrong | {name: str(result.error) for name, result in judged(plan, memory, wide, plain).items() if not result.right}
     errors = {name: apart(memory[name], wide[name]) for name in plan.outputs}
     return wrong | {name: str(e) for name, e in errors.items() if not e.within(tolerance(plan.buffer(name).element))}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from emmy.cli.outcome import judge
+from emmy.cli.outcome import judged
 from emmy.evaluate.error import compare, tolerance
 from emmy.evaluate.reference import evaluate_torch
 from emmy.evaluate.simulate import simulate
@@ -45,7 +45,7 @@ def simulated(program: Program) -> Arrays:
 def assert_right(program: Program, found: dict[str, Tensor]) -> None:
     wide, plain = (dict(zip(program.plan.outputs, evaluate_torch(program.torch, program.captured.tensors, float64=w), strict=True))
                    for w in (True, False))
-    wrong = {name: result for name, result in judge(program.plan, found, wide, plain).items() if not result.right}
+    wrong = {name: result for name, result in judged(program.plan, found, wide, plain).items() if not result.right}
     assert not wrong
 
 

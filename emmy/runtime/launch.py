@@ -123,8 +123,8 @@ class Executable:
             held = self._take(tensors)      # a copy lives until its launches are on the stream
             if out is None:
                 results = []
-                for place, _, shape, strides, dtype in self._outputs:
-                    results.append(x := self._empty(shape, strides, dtype))
+                for place, buffer, _, strides, dtype in self._outputs:
+                    results.append(x := self._empty(buffer.shape, strides, dtype))
                     table[place] = x.data_ptr()
             else:
                 results = list(out)
