@@ -175,15 +175,16 @@ def build_bundle(source: str, path: Path, target: str = "sm_90a", math: str = "f
     return program
 
 
-def write_bundle(program: Program, path: Path, targets: Sequence[str], recipe: str | None = None, runners: int = 0) -> None:
+def write_bundle(program: Program, path: Path, targets: Sequence[str], recipe: str | None = None, runners: int = 0,
+                 distinct: bool = False) -> None:
     """Write the bundle of a program: its machine code for `targets`, its tensors (or `recipe`, if large) and float64 references; and up to
-    `runners` further rows of each kernel, to be measured beside its own."""
+    `runners` further rows of each kernel (of different kinds, if `distinct`), to be run in its place."""
     from emmy.evaluate.reference import evaluate_torch
     from emmy.runtime import bundle
     from emmy.runtime.build import build
     from emmy.tune.runners import runners_up
 
-    functions, instead = runners_up(program, runners) if runners else ((), ())
+    functions, instead = runners_up(program, runners, distinct) if runners else ((), ())
     source = kernel_to_cuda.emit_module((*program.kernels, *functions)) if functions else program.plan.source
     built = {target: build(source, target) for target in targets}
     captured = program.captured

@@ -1,13 +1,11 @@
 """Programs at the corners of their inputs, with every kind of row that their kernels have.
 
-A corner is a program and its tensors: nothing, one number, one element, odd extents, and lines that hold NaN and infinities.  Two rows
-are of one kind if they differ in numbers alone.
+A corner is a program and its tensors: nothing, one number, one element, odd extents, and lines that hold NaN and infinities.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +18,7 @@ from emmy.ir import kernel_ir
 from emmy.ir import tile_ir as tile
 from emmy.lower import tile_to_kernel
 from emmy.pipeline import Program, compile
+from emmy.tune.runners import kind
 from emmy.tune.tasks import options
 from extract import hardware
 
@@ -160,7 +159,7 @@ def kinds(kernel: tile.Kernel, most: float = math.inf) -> list[tile.Schedule]:
     found: dict[str, tile.Schedule] = {}
     for option in options(kernel, TARGET, "fast", hardware.for_target(TARGET)):
         if option.seconds < most or not found:
-            found.setdefault(f"{option.schedule.form} {re.sub(r'\d+', '#', option.row)}", option.schedule)
+            found.setdefault(kind(option.schedule), option.schedule)
     return list(found.values())
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Kernel
 from emmy.lower import tile_to_kernel
 from emmy.runtime.assemble import launch
@@ -16,9 +18,14 @@ if TYPE_CHECKING:
     from emmy.pipeline import Program
 
 
-def runners_up(program: Program, most: int) -> tuple[tuple[Kernel, ...], tuple[tuple[Launch, ...], ...]]:
-    """The functions of up to `most` rows a kernel and, for each launch of the program's plan, what may stand in its place; nothing for a
-    launch of several kernels."""
+def kind(schedule: tile.Schedule) -> str:
+    """What rows of one kind have in common: form and row but for the numbers."""
+    return f"{schedule.form} {re.sub(r'\d+', '#', str(schedule.row))}"
+
+
+def runners_up(program: Program, most: int, distinct: bool = False) -> tuple[tuple[Kernel, ...], tuple[tuple[Launch, ...], ...]]:
+    """The functions of up to `most` rows a kernel, or of the best of each kind (`distinct`), and, for each launch of the program's plan,
+    what may stand in its place; nothing for a launch of several kernels."""
     gpu, choice = hardware.for_target(program.target), program.choice
     functions: dict[str, Kernel] = {}
     others: dict[str, list[Option]] = {}
@@ -29,7 +36,10 @@ def runners_up(program: Program, most: int) -> tuple[tuple[Kernel, ...], tuple[t
             kernel, identity = kernels[0], choice.scheduled[kernels[0].name].identity
             if kernel.name not in others:
                 legal = options(kernel, program.target, program.math, gpu, "", program.rules["tile"])
-                others[kernel.name] = [o for o in legal if kernel.schedule is None or o.row != str(kernel.schedule.row)][:most]
+                rest = [o for o in legal if kernel.schedule is None or o.row != str(kernel.schedule.row)]
+                if distinct:
+                    rest = list({kind(o.schedule): o for o in reversed(rest)}.values())[::-1]
+                others[kernel.name] = rest[:most]
             for option in others[kernel.name]:
                 name = function_name(identity, option.schedule)
                 tiled = kernel.replace(name=name, schedule=option.schedule)

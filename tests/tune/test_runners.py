@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from emmy.pipeline import compile_snippet
 from emmy.runtime.bundle import load, save
 from emmy.tune.runners import runners_up
@@ -19,3 +21,10 @@ def test_each_launch_of_one_kernel_has_the_next_best_rows(tmp_path) -> None:
         assert {y.kernel for y in those} <= {f.name for f in functions}
     save(tmp_path / "k.emmy", plan, {"sm_90a": b""}, recipe="torch.randn(1)", runners=runners)
     assert load(tmp_path / "k.emmy").runners == runners
+
+
+def test_distinct_rows_are_of_different_kinds() -> None:
+    program = compile_snippet("torch.randn(64, 512).softmax(-1)")
+    (some,), (kinds,) = runners_up(program, 99)[1], runners_up(program, 99, distinct=True)[1]
+    spelled = [re.sub(r"\d+", "#", x.row) for x in kinds]
+    assert len(set(spelled)) == len(spelled) < len(some) and {re.sub(r"\d+", "#", x.row) for x in some} == set(spelled)
