@@ -30,7 +30,7 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan",
          "ContractionForm": "contraction", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow",
+ROWS = ("MapRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow",
         "WgmmaRow", "WgmmaTwistRow")
 
 
@@ -140,7 +140,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
     rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
-    out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *strip_facts(kernel, columns), *scan_facts(kernel),
+    out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *kept_row_facts(kernel, columns), *strip_facts(kernel, columns), *scan_facts(kernel),
             *bulk_facts(kernel, free), *twist_facts(kernel, free)]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
@@ -195,6 +195,15 @@ def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ..
     narrowest = min((*held, *(t.element.bytes for t in kernel.outputs if columns)), default=0)
     count = prod(kernel.extents[a] for a in rows)
     return [f"(RowsInMemory {count} {max(lengths)} {sum(held) + added} {16 // narrowest})"] if held else []
+
+
+def kept_row_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:
+    """What one row would keep in shared memory of what its threads read for several stages."""
+    found = strip_loads(kernel, None, columns) if columns in ((), kernel.outer[-1:]) and all(f.kind != "scan" for f in kernel.folds) else []
+    if not found:
+        return []
+    positions, size = {at_position(v, a) for v, a in found}, found[0][0].element.bytes
+    return [f"(RowInMemory {kernel.extents[found[0][1]]} {len(positions) * size} {16 // size})"]
 
 
 def scan_facts(kernel: tile.Kernel) -> list[str]:
@@ -292,6 +301,8 @@ class _Reader:
             how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
             work = f"w{threads // 32}" if how.startswith("warp") else f"t{threads}"
             return tile.Row(work, _width(width), how, "reg" if runs else "")
+        if name == "KeptRow":
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "coop", "smem")
         if name == "ScanRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan")
         if name == "StagedRow":

@@ -1,5 +1,5 @@
-"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`) of strips in shared memory (`strip`), and of
-scans by blocks (`scan`)."""
+"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`, and `kept_row` of one a block), of strips in shared memory
+(`strip`), and of scans by blocks (`scan`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.lower.tile_to_kernel.address import by_runs
 from emmy.lower.tile_to_kernel.cross import meeting
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
@@ -57,6 +58,36 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     walking = 0.04 * passes * len(stages) if kept is None else 0.0      # element after element, each waiting for its own
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
                     rows * length * bytes_ + 1024, 1.5 + walking, joins + 1, bytes_ * length / lanes)
+
+
+def kept_row(census: Census, schedule: tile.Schedule) -> Features:
+    """What a kernel does whose blocks hold one row each in shared memory, its softmax folds taken apart."""
+    from emmy.tune.features import fold_slots, slots
+
+    census = census.untwisted
+    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    count = census.size(schedule.rows)
+    held = {v: census.position(v, a) for v, a in strip_loads(kernel, None, schedule.columns)}
+    length, size = kernel.extents[census.levels[0][0].axis], next(iter(held)).element.bytes
+    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, a)] for a in schedule.columns]
+    work = shared = l1 = 0.0
+    for stage in stages:
+        for roots, axis in stage:
+            for v in census.asked(roots, axis, ()):
+                n = census.size(census.free[v] | {*schedule.rows, axis})
+                alike = isinstance(v, loop.Load) and by_runs(kernel, (v,), axis, width)     # once a run, not once an element
+                work += slots(v) * n / (width if alike else 1)
+                if v in held:
+                    shared += n * size / 4
+                elif isinstance(v, loop.Load):
+                    l1 += n / width * v.element.bytes if alike else n * census.sectors(v, axis, width)
+            work += count * length * 6 / width
+    for f in kernel.folds:
+        work += fold_slots(census, f) + threads * count * 2 * (5 + (threads // 32).bit_length()) * len(f.state)
+    copied = count * length * size * len(set(held.values()))
+    joins = sum(1.5 * len(level) for level in census.levels)
+    return Features(census.dram, census.dram, 0, 0, l1 + copied, work + copied / 4, shared + copied / 4, count, threads, 40,
+                    length * size * len(set(held.values())) + 1024, 2.0, joins, 16 * min(ceil(length / (threads * width)), 8))
 
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:

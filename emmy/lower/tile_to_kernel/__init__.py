@@ -36,7 +36,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     forms = {"map": elementwise.lower, "transpose": transpose.lower, "fold": fold.lower, "cross": cross.lower, "scan": scan.lower,
              "contraction": contraction.lower, "twist": twist_tile.lower}
     assert kernel.schedule is not None
-    if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem":
+    if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem" and "x" in kernel.schedule.row.work:
         return staged_rows.lower(kernel, kernel.schedule)
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}

@@ -38,6 +38,7 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
         scope.values.update({v: Element(array, v.dtype, const(scope.integer, 0)) for v, array in held.items()})
         store(scope)
         return
+    scope.hoist_run(kernel.results, axis, start, width, held)
     held |= scope.load_vectors(kernel.results, axis, start, width, held)
     outs, lane = [scope.name("y") for _ in kernel.outputs], Var(scope.name("e"), scope.integer)
     inner = scope.neighbour(axis, start, lane, held)

@@ -6,7 +6,7 @@ loop.  Each thread folds a strided part; lanes join by shuffles, warps through s
 With STAGE=reg every stage walks the same positions, and what one computes and a later one asks for is kept in registers.
 
 Row: WORK=t<threads>,TILE=v<width>,REDUCE=coop or WORK=w<warps>,TILE=v<width>,REDUCE=warp, each with or without STAGE=reg; there,
-REDUCE=coop/apart or warp/apart takes softmax folds apart (`untwist`).
+REDUCE=coop/apart or warp/apart takes softmax folds apart (`untwist`).  Of a block, STAGE=smem keeps the row in shared memory (`kept_row`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from emmy.ir.kernel_ir import Block, Expr, Kernel, SharedBuffer, Thread, Var, co
 from emmy.ir.operators import MONOIDS
 from emmy.lower.tile_to_kernel.finish import finish, put, store_run
 from emmy.lower.tile_to_kernel.held import Held, levels
+from emmy.lower.tile_to_kernel.kept_row import keep
 from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.twist import RECIPES
@@ -47,7 +48,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of a fold-then-map over rows."""
     row, extents = schedule.row, kernel.extents
     how, _, apart = row.reduce.partition("/")
-    kernel = untwisted(kernel) if apart else kernel
+    kernel = untwisted(kernel) if apart or row.stage == "smem" else kernel
     threads, width = row.threads, int(row.tile.removeprefix("v") or 1)
     rows = prod(extents[a] for a in schedule.rows)
     outer = Emitter(kernel)
@@ -62,6 +63,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
         team, position, blocks, guard = Team(outer.let("lane", Thread()), threads, width, held), outer.whole(Block(0)), rows, None
     scope = outer.child()
     scope.place(schedule.rows, position)
+    shared += keep(scope, schedule.columns, team.lane, threads, width) if row.stage == "smem" else []
     for level in levels(kernel):
         for group in by_extent(kernel, level):
             states = partial(scope, group, team)
