@@ -115,7 +115,7 @@ def parse_row(text: str) -> Row:
 
 
 class Schedule(Node):
-    """A row, and the form that realises it: "map", "transpose", "fold", "cross", "scan", "contraction" or "twist", with its axes.
+    """A row, and the form that realises it: "map", "window", "transpose", "fold", "cross", "scan", "contraction" or "twist", with its axes.
 
     transpose: tiles of one axis that loads are contiguous along (`rows`) by the output's last (`columns`), at each point of `batch`.
     cross: lanes run along the axis `rows`, and before it `batch`, and over `columns` after folding.

@@ -17,11 +17,12 @@ from emmy.ir.index import Ax, Ix
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.lower.tile_to_kernel.address import normal
 
+type Kernel = tuple[tuple[Value, ...], tuple[int, ...], dict[int, int]]     # bodies, the axes of the outputs, the extents of all axes
 
-def as_matrix(bodies: tuple[Value, ...], axes: tuple[int, ...],
-              extents: Mapping[int, int]) -> tuple[tuple[Value, ...], tuple[int, ...], dict[int, int]]:
-    """`bodies` at every point of `axes` (row-major), the axes, and the extents of all axes; where the outputs are rows, over the axes of the
-    rows and one more, in the same places of memory.
+
+def as_matrix(bodies: tuple[Value, ...], axes: tuple[int, ...], extents: Mapping[int, int]) -> Kernel:
+    """`bodies` at every point of `axes` (row-major), these axes, and the extents of all axes; where the outputs are rows, over the axes of
+    the rows and one more, in the same places of memory.
 
     They are where every reduction that depends on output axes alone, and on at least one, depends on the axes before some axis a, on a // n
     for one n, and on no other, and has as many elements as there are points for each setting of these.

@@ -15,7 +15,7 @@ from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.untwist import untwisted
-from emmy.tune.features_rows import kept_row, scan, staged_rows, strip
+from emmy.tune.features_rows import kept_row, scan, staged_rows, strip, window
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
@@ -117,8 +117,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
         return staged_rows(census, schedule) if "x" in schedule.row.work else kept_row(census, schedule)
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
-    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction,
-             "twist": _twist}
+    forms = {"map": _map, "window": window, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan,
+             "contraction": _contraction, "twist": _twist}
     return forms[schedule.form](census, schedule)
 
 

@@ -1,19 +1,20 @@
 """Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`, and `kept_row` of one a block), of strips in shared memory
-(`strip`), and of scans by blocks (`scan`)."""
+(`strip`), of scans by blocks (`scan`), and of windows (`window`)."""
 
 from __future__ import annotations
 
 import re
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.lower.tile_to_kernel.address import by_runs
+from emmy.lower.tile_to_kernel.address import by_runs, usual_step
 from emmy.lower.tile_to_kernel.cross import meeting
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
+from emmy.lower.tile_to_kernel.window import vectors, written_out
 from extract.cost import Features
 
 if TYPE_CHECKING:
@@ -88,6 +89,24 @@ def kept_row(census: Census, schedule: tile.Schedule) -> Features:
     joins = sum(1.5 * len(level) for level in census.levels)
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work + copied / 4, shared + copied / 4, count, threads, 40,
                     length * size * len(set(held.values())) + 1024, 2.0, joins, 16 * min(ceil(length / (threads * width)), 8))
+
+
+def window(census: Census, schedule: tile.Schedule) -> Features:
+    """What a map over windows does: a thread computes each value of its run once, and reads most of a line as vectors."""
+    from emmy.tune.features import SECTOR, slots
+
+    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    flat = written_out(kernel, width)
+    runs, together = prod(flat.shape), vectors(flat)
+    inside = {load for v in together for load, _ in v.places}
+    values = loop.walk(flat.results)
+    alone = [v for v in values if isinstance(v, loop.Load) and v not in inside]
+    wide = [v.width * v.places[0][0].element.bytes for v in together]
+    each = sum(wide) + sum(min(SECTOR, v.element.bytes * max(1, abs(usual_step(flat, v, flat.outer[-1])))) for v in alone)
+    work = sum(map(slots, values)) + 4 * len(kernel.outputs) + 2 * width + 6 * len(flat.outer)
+    flight = min(sum(wide), 64) or kernel.outputs[0].element.bytes
+    return Features(census.dram, 1.1 * census.dram, 0, 0, runs * each, runs * work, 0, ceil(runs / threads), threads, 24 + 8 * width, 0, 1, 0,
+                    flight)
 
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:

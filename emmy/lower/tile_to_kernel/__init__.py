@@ -28,13 +28,14 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         tensor_twist,
         transpose,
         twist_tile,
+        window,
     )
 
     if kernel.schedule is None:
         raise IRError(f"kernel {kernel.name} has no schedule")
     kernel = with_parameter_names(kernel)
-    forms = {"map": elementwise.lower, "transpose": transpose.lower, "fold": fold.lower, "cross": cross.lower, "scan": scan.lower,
-             "contraction": contraction.lower, "twist": twist_tile.lower}
+    forms = {"map": elementwise.lower, "window": window.lower, "transpose": transpose.lower, "fold": fold.lower, "cross": cross.lower,
+             "scan": scan.lower, "contraction": contraction.lower, "twist": twist_tile.lower}
     assert kernel.schedule is not None
     if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem" and "x" in kernel.schedule.row.work:
         return staged_rows.lower(kernel, kernel.schedule)

@@ -25,8 +25,8 @@ def keep(scope: Emitter, columns: tuple[int, ...], lane: Expr, threads: int, wid
     found = strip_loads(kernel, None, columns)
     if not found or columns not in ((), kernel.outer[-1:]) or any(
             VECTOR_BYTES // v.element.bytes != width or kernel.extents[a] % width for v, a in found):
-        raise IRError(f"{kernel.name}: runs of {width} of no row that several stages read; a row in shared memory is written along the last "
-                      "axis, and kept in runs of 16 bytes that divide it")
+        raise IRError(f"{kernel.name}: runs of {width} of no row that several stages read; a row in shared memory is written along the "
+                      "last axis, and kept in runs of 16 bytes that divide it")
     buffers: dict[loop.Value, SharedBuffer] = {}
     for v, a in found:
         position, extent = at_position(v, a), kernel.extents[a]
