@@ -45,7 +45,7 @@ def causal(score: tir.Tensor) -> tir.Tensor:
 
 
 def kernels() -> Iterator[tile.Kernel]:
-    """A kernel of each kind: elementwise, of odd lines too, transposing, row and column sums, a scan, softmax of rows, of long ones too, and
+    """A kernel of each kind: elementwise, of odd lines too, transposing, row and column sums, a scan, softmax of rows, long ones too, and
     of columns, windows, products and attention of fp32 and halves, that of all rows to all keys, causal, and of one row."""
     n = 64
 

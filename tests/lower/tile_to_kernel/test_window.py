@@ -23,7 +23,7 @@ from emmy.lower.tile_to_kernel import window
 from emmy.runtime.build import build
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors
 
-N, I, J, R, S = range(5)        # image, line and column of the output; line and column of a window
+N, LINE, COLUMN, R, S = range(5)        # image, line and column of the output; line and column of a window
 
 
 def inside(x: ix.Ix, n: int) -> Value:
@@ -37,12 +37,12 @@ def inside(x: ix.Ix, n: int) -> Value:
 def pooled(element: DType, size: int, n: int, stride: int = 2, monoid: str = "max") -> tile.Kernel:
     """A pooling of n by n images by windows of `size`, padded by one on each side."""
     out = (n + 2 - size) // stride + 1
-    line, column = (ix.add(Ax(r), ix.mul(Ax(i), stride)) for r, i in ((R, I), (S, J)))
+    line, column = (ix.add(Ax(r), ix.mul(Ax(i), stride)) for r, i in ((R, LINE), (S, COLUMN)))
     t = tensors(element, x=(2, n, n))
     there = load(t, "x", N, *(ix.mod(ix.add(x, IxConst(n - 1)), n) for x in (line, column)))
     value = op("select", op("and", inside(line, n), inside(column, n)), there, number(float("-inf") if monoid == "max" else 0.0))
     body = loop.Reduce(monoid, R, loop.Reduce(monoid, S, value))
-    return kernel(body, (N, I, J), {N: 2, I: out, J: out, R: size, S: size}, t, element)
+    return kernel(body, (N, LINE, COLUMN), {N: 2, LINE: out, COLUMN: out, R: size, S: size}, t, element)
 
 
 def pooled_of(x: np.ndarray, size: int, stride: int, monoid: str) -> np.ndarray:
@@ -71,8 +71,8 @@ def test_a_line_is_read_as_vectors_but_for_the_element_before_it() -> None:
 def test_weights_beside_a_window() -> None:
     """A sum of products: the window's loads are shared, the weights' are each their own."""
     t = tensors(x=(6, 18), w=(3,), b=(16,))
-    body = op("add", loop.Reduce("add", S, op("mul", load(t, "x", I, ix.add(Ax(J), Ax(S))), load(t, "w", S))), load(t, "b", J))
-    k = kernel(body, (I, J), {I: 6, J: 16, S: 3}, t)
+    body = op("add", loop.Reduce("add", S, op("mul", load(t, "x", LINE, ix.add(Ax(COLUMN), Ax(S))), load(t, "w", S))), load(t, "b", COLUMN))
+    k = kernel(body, (LINE, COLUMN), {LINE: 6, COLUMN: 16, S: 3}, t)
     x, w, b = (random(k)[n].astype(np.float64) for n in "xwb")
     made = window.lower(k, schedule("window", "WORK=t32,TILE=v4,REDUCE=window", (), ()))
     np.testing.assert_allclose(run(k, made, random(k)), sum(x[:, s:s + 16] * w[s] for s in range(3)) + b, rtol=1e-5, atol=1e-5)
@@ -97,7 +97,7 @@ def test_a_row_that_does_not_fit(row: str) -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
 def test_nvcc_takes_it_without_spills(target: str) -> None:
-    made = [window.lower(pooled(dt.bf16, 3, n).replace(name=f"pool_{n}"), schedule("window", f"WORK=t128,TILE=v{width},REDUCE=window", (), ()))
-            for n, width in ((112, 8), (64, 4))]
+    rows = {n: schedule("window", f"WORK=t128,TILE=v{width},REDUCE=window", (), ()) for n, width in ((112, 8), (64, 4))}
+    made = [window.lower(pooled(dt.bf16, 3, n).replace(name=f"pool_{n}"), row) for n, row in rows.items()]
     reports = build(kernel_to_cuda.emit_module(made), target).functions
     assert len(reports) == 2 and not any(r.spill_bytes for r in reports.values())
