@@ -243,11 +243,12 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
     from emmy.runtime.timing import device_us
 
     held, times = dict(tensors), {}
+    scratch = plan.of("scratch")
     for k, x in enumerate(plan.launches):
-        written = tuple(name for name in x.arguments if name not in held)
+        written = tuple(name for name in x.arguments if name not in held and plan.buffer(name) not in scratch)
         reads = tuple(dict.fromkeys(name for name in x.arguments if name in held))
         roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
-        buffers = tuple(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items())
+        buffers = *(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items()), *scratch
         run = Executable(dataclasses.replace(plan, buffers=buffers, launches=(x,), inputs=reads, outputs=written), cubin, {})
         arguments = tuple(held[name] for name in reads)
         held |= zip(written, run(*arguments), strict=True)

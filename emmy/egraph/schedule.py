@@ -31,7 +31,7 @@ FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose",
          "ScanForm": "scan", "ContractionForm": "contraction", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
 WINDOW = 1024       # points of folded axes beyond which no step of a load is worth stating
-ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow",
+ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow", "TiledRow",
         "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")
 
 
@@ -318,8 +318,8 @@ class _Reader:
             return tile.Row(work, _width(width), how, "reg" if runs else "")
         if name == "KeptRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "coop", "smem")
-        if name == "ScanRow":
-            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan")
+        if name in ("ScanRow", "LookBackRow"):
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan", "lookback" if name == "LookBackRow" else "")
         if name == "StagedRow":
             rows, lanes, width = map(number, args)
             return tile.Row(f"t{rows}x{lanes}", _width(width), "coop", "smem")

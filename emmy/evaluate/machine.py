@@ -173,12 +173,16 @@ class RegisterArray:
 
 
 class Memory:
-    """A buffer.  `written` says that its contents were there before the launch: such a buffer is read-only and not watched."""
+    """A buffer.  `written` says that its contents were there before the launch: such a buffer is read-only, or scratch, and not watched."""
 
     def __init__(self, name: str, data: Array, *, written: bool) -> None:
         self.name, self.data, self.watched = name, data, not written
         if self.watched:
             self.writer, self.reader, self.several, self.first_reader = (np.full(len(data), -1, np.int64) for _ in range(4))
+
+    def locate(self, w: Warp, index: Value, lanes: Mask) -> Array:
+        """Which element each lane names; Fault where an active one's is none."""
+        return self._locate(w, index, lanes, None)
 
     def _locate(self, w: Warp, index: Value, lanes: Mask, width: int | None) -> Array:
         at = w.spread(index).astype(np.int64)

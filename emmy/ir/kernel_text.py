@@ -213,7 +213,7 @@ class _Parser:
         return self.peek() == token and bool(self.take())
 
     def parameter(self) -> GlobalBuffer | TensorMap:
-        access = self.take("read", "write", "map")
+        access = self.take("read", "write", "scratch", "map")
         if access != "map":
             return GlobalBuffer(*self.buffer(), access)  # type: ignore[arg-type]
         name = self.name()

@@ -17,11 +17,13 @@ STATIC_SHARED = 48 * 1024  # bytes of shared memory a block may have before its 
 class Pointers:
     """The parameters of one launch: device pointers kept in `table`, then `maps`.
 
-    `address` is that of an array of the parameters' addresses, as cuLaunchKernel takes it."""
+    `address` is that of an array of the parameters' addresses, as cuLaunchKernel takes it; `cleared` are the pointer and the bytes of what is
+    filled with zeros before the launch."""
 
-    def __init__(self, table: ctypes.Array[ctypes.c_uint64], indices: tuple[int, ...], maps: tuple[HostMap, ...] = ()) -> None:
+    def __init__(self, table: ctypes.Array[ctypes.c_uint64], indices: tuple[int, ...], maps: tuple[HostMap, ...] = (),
+                 cleared: tuple[tuple[int, int], ...] = ()) -> None:
         base = ctypes.addressof(table)
-        self._table, self._indices, self.maps = table, indices, maps
+        self._table, self._indices, self.maps, self.cleared = table, indices, maps, cleared
         addresses = (*(base + 8 * k for k in indices), *(m.address for m in maps))
         self._array = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self.address = ctypes.addressof(self._array)
@@ -44,7 +46,7 @@ class Driver(Protocol):
         """The raw handle of torch's current stream."""
 
     def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
-        """Launch `function` with the pointers as they stand."""
+        """Launch `function` with the pointers as they stand, after what it is to find cleared."""
 
     def capturing(self, stream: int) -> bool:
         """Whether the stream records its work instead of doing it."""
@@ -92,6 +94,8 @@ class BindingsDriver:
         return int(self._stream(self._device))
 
     def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
+        for pointer, size in pointers.cleared:
+            self._checked(self._driver.cuMemsetD8Async(pointer, 0, size, stream))
         (status,) = self._launch(function, *grid, block, 1, 1, shared_bytes, stream, pointers.address, 0)
         if status:
             raise EmmyError(f"CUDA refused a launch of grid {grid}, block {block}, {shared_bytes} bytes of shared memory: {status!r}",
@@ -152,6 +156,8 @@ class CuPyDriver:
     def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
         if stream not in self._streams:
             self._streams[stream] = self._cupy.cuda.ExternalStream(stream)
+        for pointer, size in pointers.cleared:
+            self._cupy.cuda.runtime.memsetAsync(pointer, 0, size, stream)
         maps = (np.void(ctypes.string_at(m.address, SIZE)) for m in pointers.maps)
         function(grid, (block, 1, 1), (*map(np.uint64, pointers.values), *maps), shared_bytes, self._streams[stream])
 

@@ -91,9 +91,11 @@ class Executable:
             if m.buffer in pointers:
                 host.point(pointers[m.buffer])
         self._moving = tuple((host, place[m.buffer]) for m, host in maps.items() if m.buffer not in pointers)
+        cleared = {b.name: (pointers[b.name], b.bytes) for b in plan.of("scratch")}
         self._launches = tuple(
             (functions[x.kernel], x.grid, x.block, x.shared_bytes,
-             Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps)))
+             Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps),
+                      tuple(cleared[a] for a in x.arguments if a in cleared)))
             for x in plan.launches)
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:

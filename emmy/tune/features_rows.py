@@ -153,6 +153,8 @@ def scan(census: Census, schedule: tile.Schedule) -> Features:
     from emmy.tune.features import in_flight, slots
 
     kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    if schedule.row.stage == "lookback":
+        return look_back(census, schedule)
     (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
     elements = census.size(kernel.outer)
     tiles, blocks = ceil(length / (threads * width)), elements // length
@@ -168,3 +170,19 @@ def scan(census: Census, schedule: tile.Schedule) -> Features:
             steps, joins = steps + ceil(kernel.extents[f.axis] / threads / 2), joins + 2
     return Features(census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 40 + 2 * width, 8 * threads // 32, steps, joins,
                     in_flight(census, width))
+
+
+def look_back(census: Census, schedule: tile.Schedule) -> Features:
+    """What a scan does whose tiles have a block each: one read and one write, a look at the tiles before, and three barriers."""
+    from emmy.tune.features import in_flight, slots
+
+    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
+    elements, rounds = census.size(kernel.outer), 1024 // threads
+    blocks = elements // length * ceil(length / (1024 * width))
+    each = sum(slots(v) for v in loop.walk((*fold.lifts, *kernel.results))) + 3 + 4 / width
+    work = elements * each + blocks * (threads * rounds * 20 + 32 * 80)
+    loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
+    l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
+    return Features(census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 32 + rounds * (3 + width), 256, 2.5, 4,
+                    in_flight(census, width) * min(rounds, 4))

@@ -22,6 +22,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         fold,
         hopper,
         hopper_twist,
+        look_back,
         scan,
         staged_rows,
         tensor_core,
@@ -39,6 +40,8 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     assert kernel.schedule is not None
     if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem" and "x" in kernel.schedule.row.work:
         return staged_rows.lower(kernel, kernel.schedule)
+    if kernel.schedule.row.stage == "lookback":
+        forms |= {"scan": look_back.lower}
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):
