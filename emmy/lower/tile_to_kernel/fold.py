@@ -31,6 +31,9 @@ from emmy.lower.tile_to_kernel.twist import RECIPES
 from emmy.lower.tile_to_kernel.untwist import untwisted
 
 
+AHEAD, AHEAD_BYTES = 16, 64      # elements that enter a state together, and bytes that a thread asks for before it waits, at most
+
+
 class Team(NamedTuple):
     """Threads that share a row: `lane` of `size`, each with runs of `width` neighbours; `held` is what it keeps in registers."""
 
@@ -111,6 +114,13 @@ def partial(scope: Emitter, group: list[tile.Fold], team: Team) -> list[tuple[Va
     stop = scope.index(first.upto) + 1 if first.upto is not None else const(scope.integer, extent)
     for f in group:
         scope.hoist(f.lifts, f.axis)
+    if team.held is None and first.kind != "scan":
+        many = ahead(scope.kernel, team.width, team.passes(extent))
+        whole = extent // (team.size * team.width * many) * (team.size * team.width * many)
+        for begin, end, count in ((0, whole, many), (whole, extent, 1)):
+            if begin < end:
+                stretch(scope, group, states, team, begin, end, count)
+        return states
 
     def step(body: Emitter, start: Expr, number: int) -> None:
         for f, state in zip(group, states, strict=True):
@@ -128,6 +138,30 @@ def partial(scope: Emitter, group: list[tile.Fold], team: Team) -> list[tuple[Va
 
     along(scope, extent, stop, team, step)
     return states
+
+
+def ahead(kernel: tile.Kernel, width: int, passes: int) -> int:
+    """How many of a thread's runs are read at once and enter its state together."""
+    widest = max((t.element.bytes for t in kernel.tensors), default=4)
+    return max(1, min(AHEAD_BYTES // (width * widest), AHEAD // width, passes // 2))
+
+
+def stretch(scope: Emitter, group: list[tile.Fold], states: list[tuple[Var, ...]], team: Team, begin: int, end: int, count: int) -> None:
+    """Fold the elements from `begin` to `end`, `count` runs of each thread a round, all of whose loads come first."""
+    r, step = Var(scope.name("r"), scope.integer), team.size * team.width
+    body = scope.child()
+    starts = [r, *(body.let("r", r + u * step) for u in range(1, count))]
+    read = [[body.load_vectors(f.lifts, f.axis, start, team.width) for start in starts] for f in group]
+    for f, state, arrays in zip(group, states, read, strict=True):
+        elements = []
+        for start, of in zip(starts, arrays, strict=True):
+            for e in range(team.width):
+                inner = body.neighbour(f.axis, start, const(scope.integer, e), of)
+                elements.append(tuple(inner.value(x) for x in f.lifts))
+                body.emit(*inner.body)
+        body.accumulate(f, state, elements)
+    first = scope.whole(team.lane) * team.width + begin
+    scope.emit(For(r, first, const(scope.integer, end), const(scope.integer, count * step), False, tuple(body.body)))
 
 
 def join_lanes(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lanes: int = WARP) -> None:
