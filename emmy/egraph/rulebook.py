@@ -22,8 +22,8 @@ MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what eac
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
              "moments", "twist", "cut", "split", "scan", "first"),
-    "tile": ("syntax", "fold", "place", "rows", "window", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "wgmma_twist",
-             "live", "group"),
+    "tile": ("syntax", "fold", "place", "rows", "window", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "conv",
+             "wgmma_twist", "live", "group"),
 }
 
 

@@ -28,11 +28,11 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross",
-         "ScanForm": "scan", "ContractionForm": "contraction", "TwistForm": "twist"}
+         "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
 WINDOW = 1024       # points of folded axes beyond which no step of a load is worth stating
-ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow", "TiledRow",
-        "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")
+ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
+        "TiledRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",

@@ -24,7 +24,8 @@ class SimulationError(Exception):
     argument       a buffer that the kernel does not take as given
     bounds         an element outside its buffer, or a vector that is not aligned
     uninitialised  a read of what nobody wrote
-    race           two threads at one element, one of them writing, with no barrier between; so are copies, stores and products under way
+    race           two threads at one element, one of them writing, with no barrier between; so are copies, stores and products under way,
+                   and buffers that kernels launched before may be at
     barrier        a barrier that not all threads reach, or more than it counts
     shuffle        a shuffle of a warp whose lanes are not all active
     fence          the copy engine or a product meets what was set or written and not fenced for it
@@ -55,17 +56,18 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
     a malformed kernel and SimulationError.
     """
     verify(kernel)
-    scratch = {p.name: Memory(p.name, np.zeros(p.length, p.element.numpy), written=True) for p in kernel.parameters if p.access == "scratch"}
-    given_ones = [p for p in kernel.parameters if p.name not in scratch]
-    names = {p.name for p in given_ones}
+    parameters = {p.name: Memory(p.name, np.zeros(p.length, p.element.numpy), written=True) for p in kernel.parameters
+                  if p.access == "scratch"}
+    passed = [p for p in kernel.parameters if p.name not in parameters]
+    names = {p.name for p in passed}
     if names != set(buffers):
         raise SimulationError("argument", f"kernel {kernel.name} takes {', '.join(sorted(names))}, not {', '.join(sorted(buffers))}")
-    for p in given_ones:
+    for p in passed:
         given = buffers[p.name]
         if given.dtype != p.element.numpy or given.shape != (p.length,):
             raise SimulationError("argument", f"buffer {p.name} of kernel {kernel.name} is "
                 f"{p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
-    parameters = scratch | {p.name: Memory(p.name, buffers[p.name], written=p.access == "read") for p in given_ones}
+    parameters |= {p.name: Memory(p.name, buffers[p.name], written=p.access == "read", late=p.late) for p in passed}
     machine = Machine(kernel, lambda w, fault, s: _explain(kernel, w, fault, s))
     asynchronous = any(s.asynchronous for s in walk(kernel.body))
     epoch = 0
@@ -86,7 +88,7 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
         else:
             for place in places:
                 epoch = _run_alone(begin(place, epoch))
-    for p in given_ones:
+    for p in passed:
         if poison and p.access == "write" and (missing := np.flatnonzero(parameters[p.name].writer < 0)).size:
             raise SimulationError("unwritten", f"kernel {kernel.name} leaves {missing.size} of {p.length} elements of {p.name} unset, "
                 f"the first {missing[0]}")

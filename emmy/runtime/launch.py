@@ -95,7 +95,7 @@ class Executable:
         self._launches = tuple(
             (functions[x.kernel], x.grid, x.block, x.shared_bytes,
              Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps),
-                      tuple(cleared[a] for a in x.arguments if a in cleared)))
+                      tuple(cleared[a] for a in x.arguments if a in cleared)), x.early)
             for x in plan.launches)
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
@@ -166,8 +166,8 @@ class Executable:
             elif len(self._graphs) < GRAPHS:
                 self._graphs[asked] = None
         launch = driver.launch
-        for function, grid, block, shared_bytes, pointers in self._launches:
-            launch(function, grid, block, shared_bytes, stream, pointers)
+        for function, grid, block, shared_bytes, pointers, early in self._launches:
+            launch(function, grid, block, shared_bytes, stream, pointers, early)
 
     def poisoned(self) -> tuple[Any, ...]:
         """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike."""

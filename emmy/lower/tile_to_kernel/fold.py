@@ -30,7 +30,6 @@ from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.twist import RECIPES
 from emmy.lower.tile_to_kernel.untwist import untwisted
 
-
 AHEAD, AHEAD_BYTES = 16, 64      # elements that enter a state together, and bytes that a thread asks for before it waits, at most
 
 

@@ -6,8 +6,8 @@ runs; its first warp publishes the tile's product, then combines what the 32 til
 knows the product of all up to and with itself; then it publishes its own.  How many tiles that takes is a matter of time, and so is where
 the parentheses stand: sums of floats may differ from one launch to the next by their rounding.
 
-Row: WORK=t<threads>,TILE=v<width>,REDUCE=scan,STAGE=lookback.  A tile is 32 warps' runs of `width`, whatever the number of threads; the width
-divides the length of a piece, and a tile's runs beyond it are neutral.  The elements have 4 bytes.
+Row: WORK=t<threads>,TILE=v<width>,REDUCE=scan,STAGE=lookback.  A tile is 32 warps' runs of `width`, whatever the number of threads; the
+width divides the length of a piece, and a tile's runs beyond it are neutral.  The elements have 4 bytes.
 Scratch: a word for the tickets and one a tile.  Shared bytes: 4 for each of 32 warps' runs, the carry, and the ticket.
 """
 

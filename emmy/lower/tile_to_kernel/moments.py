@@ -1,8 +1,8 @@
 """The recipe "moments" of a twisted fold as scalar code: state (mean, s, n) with s = sum (x - mean)^2 over the n elements so far, or
 (mean, n) where nobody asks for s.
 
-Some w elements, of one run or of several, enter at once, against the mean so far (against its own first element where there are none), so that it costs one
-division: with d_i = x_i - mean and D = sum d_i, the mean moves by D/(n + w) and s grows by sum d_i^2 - D^2/(n + w).
+Some w elements, of one run or of several, enter at once, against the mean so far (against their own first where there are none), at the
+price of one division: with d_i = x_i - mean and D = sum d_i, the mean moves by D/(n + w) and s grows by sum d_i^2 - D^2/(n + w).
 """
 
 from __future__ import annotations
