@@ -11,7 +11,7 @@ from emmy.instructions.mbarrier import Arrive, ExpectBytes, FenceBarriers, InitB
 from emmy.instructions.mma import MultiplyMatrices
 from emmy.instructions.registers import Assign, Declare, DeclareArray, Let, SetElement
 from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreShared, StoreSharedVector
-from emmy.instructions.shuffle import ShuffleUp, ShuffleXor
+from emmy.instructions.shuffle import FirstLane, ShuffleUp, ShuffleXor
 from emmy.instructions.status import Await, Publish, TakeTicket
 from emmy.instructions.stmatrix import StoreMatrices
 from emmy.instructions.warpgroup import NamedBarrier, SetRegisters, SyncWarp
@@ -19,8 +19,8 @@ from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpg
 from emmy.instructions.window_copy import CopyWindows
 
 __all__ = ["Arrive", "Assign", "Await", "Barrier", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile",
-    "CopyWindows", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier",
-    "LaunchDependents", "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices",
-    "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "Publish", "SetElement", "SetRegisters", "ShuffleUp",
-    "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp",
-    "TakeTicket", "WaitBarrier", "WaitCopies", "WaitKernels", "WaitProducts", "WaitStores", "While"]
+    "CopyWindows", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "FirstLane", "For", "If",
+    "InitBarrier", "LaunchDependents", "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector",
+    "MultiplyMatrices", "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "Publish", "SetElement",
+    "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector",
+    "StoreTile", "SyncWarp", "TakeTicket", "WaitBarrier", "WaitCopies", "WaitKernels", "WaitProducts", "WaitStores", "While"]

@@ -106,15 +106,15 @@ FUNCTIONS |= {
     "emmy_take_ticket": f"""{_DEVICE} int emmy_take_ticket(long long* word) {{
   return static_cast<int>(atomicAdd(reinterpret_cast<unsigned long long*>(word), 1ull));
 }}""",
-    "emmy_publish": f"""// a flag and a value, in one access that is seen after all before it
+    "emmy_publish": f"""// a flag and a value, in one access
 {_DEVICE} void emmy_publish(long long* word, int flag, int value) {{
   const long long both = static_cast<long long>(flag) << 32 | static_cast<unsigned int>(value);
-  asm volatile("st.release.gpu.global.s64 [%0], %1;" :: "l"(word), "l"(both) : "memory");
+  asm volatile("st.relaxed.gpu.global.s64 [%0], %1;" :: "l"(word), "l"(both) : "memory");
 }}""",
     "emmy_await": f"""// the word, once its flag is set
 {_DEVICE} long long emmy_await(const long long* word) {{
   long long both;
-  do asm volatile("ld.acquire.gpu.global.s64 %0, [%1];" : "=l"(both) : "l"(word) : "memory"); while (!(both >> 32));
+  do asm volatile("ld.relaxed.gpu.global.s64 %0, [%1];" : "=l"(both) : "l"(word) : "memory"); while (!(both >> 32));
   return both;
 }}""",
 }

@@ -1,9 +1,9 @@
 """Words that the blocks of a launch hand each other: tickets, and values that appear together with a flag.
 
 A word is 64 bits of a scratch buffer, which is zeros before the launch: the flag above, not 0 once something is published, and below it
-the 32 bits of the value.  Both come and go in one access, the publishing one a release and the reading one an acquire at the scope of the
-GPU, so that nobody sees a flag without its value.  A block that waits for another may wait for ever unless the other has begun: blocks
-that take tickets have begun in the order of these.
+the 32 bits of the value.  Both come and go in one access at the scope of the GPU, so that nobody sees a flag without its value, and no
+fence is needed: a word stands for nothing but itself, and what else a block has written no other may read.  A block that waits for another
+may wait for ever unless the other has begun: blocks that take tickets have begun in the order of these.
 """
 
 from __future__ import annotations

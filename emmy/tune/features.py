@@ -211,7 +211,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         met |= found
         known |= held.stages.keys() & met
     for k, level in enumerate(census.levels):
-        steps += (k == 0) if held.stages else max(ceil(kernel.extents[f.axis] / (team * width)) for f in level) / many
+        steps += (k == 0) if held.stages else max(ceil(kernel.extents[f.axis] / (team * width)) for f in level) * (1 / many + 0.02)
         idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0)    # lanes with no run
         joins += len(level) * (0.5 if how == "warp" else 1.5 + idle)
     for f in kernel.folds:

@@ -57,7 +57,8 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
     registers = 32 + (kept.most * passes if kept else 0)
     walking = 0.04 * passes * len(stages) if kept is None else 0.0      # element after element, each waiting for its own
-    return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
+    dram = census.dram * (1.0 if schedule.columns else 1.05)            # what is read once gains nothing by the detour
+    return Features(dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
                     rows * length * bytes_ + 1024, 1.5 + walking, joins + 1, bytes_ * length / lanes)
 
 
@@ -86,9 +87,10 @@ def kept_row(census: Census, schedule: tile.Schedule) -> Features:
     for f in kernel.folds:
         work += fold_slots(census, f) + threads * count * 2 * (5 + (threads // 32).bit_length()) * len(f.state)
     copied = count * length * size * len(set(held.values()))
-    joins = sum(1.5 * len(level) for level in census.levels)
+    joins, passes = sum(1.5 * len(level) for level in census.levels), ceil(length / (threads * width))
+    walking = 0.05 * passes * len(stages)
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work + copied / 4, shared + copied / 4, count, threads, 40,
-                    length * size * len(set(held.values())) + 1024, 2.0, joins, 16 * min(ceil(length / (threads * width)), 8))
+                    length * size * len(set(held.values())) + 1024, 2.0 + walking, joins, 16 * min(passes, 8))
 
 
 def window(census: Census, schedule: tile.Schedule) -> Features:

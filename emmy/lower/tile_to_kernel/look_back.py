@@ -19,7 +19,7 @@ from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import If, While
 from emmy.instructions.registers import Assign, DeclareArray, SetElement
 from emmy.instructions.shared_memory import LoadShared, StoreShared
-from emmy.instructions.shuffle import ShuffleUp
+from emmy.instructions.shuffle import FirstLane, ShuffleUp
 from emmy.instructions.status import Await, Publish, TakeTicket
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
@@ -130,9 +130,8 @@ def look(scope: Emitter, status: str, first: Expr, place: Expr, totals: str, car
     flag, value = step.declare("g", int32(ALL)), step.declare("v", unit)
     seen, found = Var(step.name("g"), dt.i32), Var(step.name("v"), unit.dtype)
     step.emit(If(Apply("le", (int32(0), at)), (Await(status, first + at, seen, found), Assign(flag, seen), Assign(value, found))))
-    nearest = step.declare("n", Apply("select", (flag == ALL, lane, int32(WARP))))      # the lane of the last tile that knows all before it
-    butterfly(step, "min", nearest, WARP)
-    step.emit(Assign(value, Apply("select", (Apply("le", (lane, nearest)), value, unit))))
+    nearest = Var(step.name("n"), dt.i32)       # the lane of the last tile that knows all before it
+    step.emit(FirstLane(nearest, flag == ALL), Assign(value, Apply("select", (Apply("le", (lane, nearest)), value, unit))))
     butterfly(step, operator, value, WARP)
     step.emit(Assign(carry, Apply(operator, (value, carry))), Assign(at, at - WARP), Assign(more, nearest == WARP))
     scope.emit(While(more, tuple(step.body)))

@@ -1,4 +1,5 @@
-"""Scans whose tiles look back: the simulated kernel against NumPy in float64 in many orders of blocks, planted faults, and what nvcc says."""
+"""Scans whose tiles look back: the simulated kernel against NumPy in float64 in many orders of blocks, planted faults, and what nvcc
+says."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def changed(made: Kernel, change: Change) -> Kernel:
         for s in of:
             new = change(s)
             if new is not None:
-                out.append(new.replace(**{f: body(getattr(new, f)) for f in ("body", "orelse") if isinstance(getattr(new, f, None), tuple)}))
+                out.append(new.replace(**{f: body(getattr(new, f)) for f in ("body", "orelse") if hasattr(new, f)}))
         return tuple(out)
     return made.replace(body=body(made.body))
 
