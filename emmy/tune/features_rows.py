@@ -186,5 +186,6 @@ def look_back(census: Census, schedule: tile.Schedule) -> Features:
     work = elements * each + blocks * (threads * rounds * 20 + 32 * 80)
     loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
     l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
-    return Features(census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 32 + rounds * (3 + width), 256, 2.5, 4,
+    waiting = 1.3       # tiles wait for those before them, and ask for their words again and again
+    return Features(waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 32 + rounds * (3 + width), 256, 2.5, 4,
                     in_flight(census, width) * min(rounds, 4))
