@@ -206,7 +206,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
                     over = {axis} & set(kernel.extents) if stage is not stages[-1] else set[int]()
                     moved = census.size(census.free[v] | {*schedule.rows} | over) * census.sectors(v, axis, width)
                     l1 += moved
-                    work += 2 * census.size(census.free[v] | {*schedule.rows} | over) / width
+                    # narrow accesses in a loop take instructions of their own
+                    work += 0 if held.stages else 2 * census.size(census.free[v] | {*schedule.rows} | over) / width
                     reread += moved if census.position(v, axis) in met else 0
         met |= found
         known |= held.stages.keys() & met
