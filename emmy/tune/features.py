@@ -222,7 +222,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     per_block = row.threads // 32 if how == "warp" else 1
     blocks = ceil(rows / per_block)
-    registers = 24 + 2 * width * len(kernel.outputs) + held.most * runs * width
+    written = 2 * width * len(kernel.outputs) if schedule.columns else 0
+    registers = 24 + written + held.most * runs * width + (many * width if many > 1 else 0)
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,
                     steps, joins, in_flight(census, width) * (min(runs, 4) if held.stages else many))

@@ -21,9 +21,9 @@ from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, Place
 def strip_loads(kernel: tile.Kernel, lane: int | None, columns: tuple[int, ...]) -> list[tuple[loop.Load, int]]:
     """The loads that two stages of folding and writing make at the same positions, in runs of 16 bytes along axis `lane`, or along the axis
     that each walks where there is none, each with that axis; none where the stages walk different lengths, or over elements of several
-    sizes."""
+    sizes, or along an axis of lanes where nothing or more than one axis is written after folding."""
     stages = [[(f.lifts, f.axis) for f in level] for level in levels(kernel)] + [[(kernel.results, a)] for a in columns]
-    if len({kernel.extents[a] for stage in stages for _, a in stage}) != 1:
+    if len({kernel.extents[a] for stage in stages for _, a in stage}) != 1 or lane is not None and len(columns) != 1:
         return []
 
     def loads(roots: tuple[loop.Value, ...], axis: int) -> list[tuple[loop.Load, int]]:
