@@ -15,7 +15,7 @@ from extract.hardware import Hardware
 
 STEP_US = 0.6               # one dependent round of global loads
 JOIN_US = 0.2               # one meeting of the warps of a block
-WARP_US = 0.005             # one warp more to begin, of the only block of a multiprocessor
+WARP_US = 0.002             # one warp more to begin, of the only block of a multiprocessor
 L1_BYTES = 160 << 10        # of a multiprocessor, for data that its blocks read again
 L1_BYTES_A_CYCLE = 128
 SLOTS_A_CYCLE = 128         # fp32 instructions that a multiprocessor issues

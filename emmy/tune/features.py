@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from math import ceil, prod
 
 from emmy.ir import loop_ir as loop
@@ -15,6 +15,7 @@ from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.fold import ahead
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
+from emmy.lower.tile_to_kernel.shared_keys import seen_by
 from emmy.lower.tile_to_kernel.untwist import untwisted
 from emmy.tune.features_rows import kept_row, scan, staged_rows, strip, window
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
@@ -79,6 +80,11 @@ class Census:
     def position(self, value: Value, axis: int) -> Value:
         return at_position(value, axis)
 
+    def seen_by(self, schedule: tile.Schedule) -> Census:
+        """That of the kernel that has the axes of a schedule."""
+        kernel = seen_by(self.kernel, schedule)
+        return self if kernel is self.kernel else _census(kernel)
+
     @cache  # noqa: B019
     def kept(self, columns: tuple[int, ...]) -> Kept:
         """What a row in registers computes once, by position."""
@@ -110,6 +116,11 @@ def slots(v: Value) -> float:
     return OPERATORS[v.op].flops if isinstance(v, loop.Apply) else 1 if isinstance(v, loop.Load | loop.Cast | loop.Round) else 0
 
 
+@lru_cache(maxsize=8)
+def _census(kernel: tile.Kernel) -> Census:
+    return Census(kernel)
+
+
 def features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' kernel under `schedule`; none where its outputs are empty, for it is never launched."""
     if not prod(census.kernel.shape):
@@ -119,8 +130,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
     forms = {"map": _map, "window": window, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan,
-             "contraction": _contraction, "convolution": wgmma_features, "twist": _twist}
-    return forms[schedule.form](census, schedule)
+             "contraction": _contraction, "convolution": wgmma_features, "join": wgmma_features, "twist": _twist}
+    return forms[schedule.form](census.seen_by(schedule), schedule)
 
 
 def fold_slots(census: Census, f: tile.Fold) -> float:
@@ -206,8 +217,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
                     over = {axis} & set(kernel.extents) if stage is not stages[-1] else set[int]()
                     moved = census.size(census.free[v] | {*schedule.rows} | over) * census.sectors(v, axis, width)
                     l1 += moved
-                    # narrow accesses in a loop take instructions of their own
-                    work += 0 if held.stages else 2 * census.size(census.free[v] | {*schedule.rows} | over) / width
+                    work += 0 if held.stages else 2 * census.size(census.free[v] | {*schedule.rows} | over) / width      # to ask for it
                     reread += moved if census.position(v, axis) in met else 0
         met |= found
         known |= held.stages.keys() & met
@@ -222,8 +232,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     per_block = row.threads // 32 if how == "warp" else 1
     blocks = ceil(rows / per_block)
-    written = 2 * width * len(kernel.outputs) if schedule.columns else 0
-    registers = 24 + written + held.most * runs * width + (many * width if many > 1 else 0)
+    written, asked = 2 * width * len(kernel.outputs) if schedule.columns else 0, many * width if many > 1 else 0
+    registers = 24 + written + asked + held.most * runs * width
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,
                     steps, joins, in_flight(census, width) * (min(runs, 4) if held.stages else many))
