@@ -222,7 +222,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         met |= found
         known |= held.stages.keys() & met
     for k, level in enumerate(census.levels):
-        steps += (k == 0) if held.stages else max(ceil(kernel.extents[f.axis] / (team * width)) for f in level) * (1 / many + 0.02)
+        passes = max(ceil(kernel.extents[f.axis] / (team * width)) for f in level)
+        steps += (k == 0) * (1 + 0.01 * passes) if held.stages else passes * (1 / many + 0.02)
         idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0)    # lanes with no run
         joins += len(level) * (0.5 if how == "warp" else 1.5 + idle)
     for f in kernel.folds:
@@ -232,8 +233,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     per_block = row.threads // 32 if how == "warp" else 1
     blocks = ceil(rows / per_block)
-    written, asked = 2 * width * len(kernel.outputs) if schedule.columns else 0, many * width if many > 1 else 0
-    registers = 24 + written + asked + held.most * runs * width
+    registers = 24 + 2 * width * len(kernel.outputs) * bool(schedule.columns) + many * width * (many > 1) + held.most * runs * width
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,
                     steps, joins, in_flight(census, width) * (min(runs, 4) if held.stages else many))

@@ -107,7 +107,9 @@ def window(census: Census, schedule: tile.Schedule) -> Features:
     each = sum(wide) + sum(min(SECTOR, v.element.bytes * max(1, abs(usual_step(flat, v, flat.outer[-1])))) for v in alone)
     work = sum(map(slots, values)) + 4 * len(kernel.outputs) + 2 * width + 6 * len(flat.outer)
     flight = min(sum(wide), 64) or kernel.outputs[0].element.bytes
-    return Features(census.dram, 1.1 * census.dram, 0, 0, runs * each, runs * work, 0, ceil(runs / threads), threads, 24 + 8 * width, 0,
+    apart = max((abs(usual_step(flat, load, flat.outer[-1])) * load.element.bytes for load in inside), default=0)
+    dram = census.dram * (1.06 if apart > 16 else 1.0)      # an access leaves gaps between threads
+    return Features(dram, 1.1 * census.dram, 0, 0, runs * each, runs * work, 0, ceil(runs / threads), threads, 24 + 8 * width, 0,
                     1, 0, flight)
 
 
