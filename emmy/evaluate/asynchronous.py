@@ -103,23 +103,84 @@ class Meeting:
             yield Wait(lambda: self.rounds != now, why, kind)
 
 
-class Engine:
-    """A block's asynchronous work."""
+class Gathering:
+    """The barrier of a cluster's `warps`: in which phase each arrived that has not gone on, and what those had seen who ended the last."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.threads = -(-kernel.block // 32) * 32
-        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), self.threads // 32) for b in kernel.shared}
+    def __init__(self, warps: int, span: int) -> None:
+        self.warps, self.phase, self.pending = warps, 0, warps
+        self.arrived: dict[Warp, int] = {}
+        self.gathered, self.released = (np.full(span, -1, np.int64) for _ in range(2))
+
+    def arrive(self, w: Warp) -> None:
+        if w in self.arrived:
+            raise Fault("barrier", "arrives a second time, with no cluster_wait between", w.threads)
+        np.maximum(self.gathered, w.engine.release(w, None).max(axis=0), out=self.gathered)
+        self.arrived[w], self.pending = self.phase, self.pending - 1
+        if not self.pending:
+            self.released, self.phase, self.pending = self.gathered.copy(), self.phase + 1, self.warps
+
+    def wait(self, w: Warp) -> Iterator[object]:
+        if w not in self.arrived:
+            raise Fault("barrier", "waits for its cluster, and has not arrived there", w.threads)
+        phase = self.arrived.pop(w)
+        if self.phase == phase:
+            yield Wait(lambda: self.phase != phase, "its cluster")
+        w.engine.acquire(w, None, self.released)
+
+
+class Engine:
+    """A block's asynchronous work.  `rank`: which block of its cluster it is; `peers` holds the engines of them all."""
+
+    def __init__(self, kernel: Kernel, rank: int = 0) -> None:
+        self.threads, self.rank, self.blocks = -(-kernel.block // 32) * 32, rank, kernel.cluster
+        self.first, crowd = rank * self.threads, self.threads * kernel.cluster
+        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), crowd // 32) for b in kernel.shared}
         self._agents: dict[tuple[str, int], int] = {}
         for b in kernel.shared:
             for k in range(b.length if b.element is dt.i64 else 0):
-                self._agents[b.name, k] = self.threads + len(self._agents)
-        self.span = self.threads + len(self._agents)
+                self._agents[b.name, k] = crowd + len(self._agents)
+        self._agents = {key: agent + rank * len(self._agents) for key, agent in self._agents.items()}
+        self.span = crowd + len(self._agents) * kernel.cluster
+        self.peers, self.gathering, self.ended = [self], Gathering(crowd // 32, self.span), False
         self.phases: dict[tuple[str, int], Phases] = {}
         self.flights: list[tuple[Warp, Stmt, Callable[[], None]]] = []
         self.groups = [Meeting() for _ in range(0, self.threads, 128)]
         self.named: dict[int, Meeting] = {}
         per_thread = min(REGISTERS // self.threads // 8 * 8, 256)
         self.registers = [per_thread] * (self.threads // 32)
+
+    def who(self, agent: int) -> str:
+        """A thread, or a copy that completes on a barrier, by its number among those of the cluster."""
+        if agent >= self.threads * self.blocks:
+            return "a copy whose barrier it did not wait for"
+        return f"thread {agent % self.threads}{f' of block {agent // self.threads} of its cluster' * (self.blocks > 1)}"
+
+    def warp(self, number: int) -> str:
+        first, block = number * 32 % self.threads, number * 32 // self.threads
+        return f"warp {first // 32} (threads {first} to {first + 31}){f' of block {block} of its cluster' * (self.blocks > 1)}"
+
+    # ---- the cluster
+
+    def peer(self, w: Warp, rank: int) -> Engine:
+        """The block of that rank, whose shared memory the warp reads."""
+        if not 0 <= rank < self.blocks:
+            raise Fault("cluster", f"block {rank} of a cluster of {self.blocks}", w.active(w.mask))
+        if self.peers[rank].ended:
+            raise Fault("cluster", f"the memory of block {rank} of the cluster is read, and the block has ended", w.active(w.mask))
+        return self.peers[rank]
+
+    def join(self, peers: list[Engine]) -> None:
+        """The block is one of these, in the order of their ranks."""
+        self.peers, self.gathering = peers, peers[0].gathering
+
+    def end(self, warps: list[Warp]) -> str | None:
+        """The block's last warp ends; what others may not have done by then, if there is such."""
+        self.ended = True
+        seen = np.max([w.seen.max(axis=0) for w in warps], axis=0)[None]
+        for memory in self.shared.values() if self.blocks > 1 else ():
+            if found := next(memory.unseen(slice(0, len(memory.data)), seen, 0), None):
+                return f"{self.warp(found[0])} reads {memory.name} there, which nothing orders before its end"
+        return None
 
     # ---- time
 

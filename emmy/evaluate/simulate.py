@@ -1,6 +1,6 @@
 """Runs a kernel on the CPU thread by thread, and fails where a GPU would be wrong or hang.
 
-Blocks run one after another, the warps of a block until each has to wait.  Each value has the precision of its dtype.
+Clusters run one after another, a block that is in none by itself; the warps of one until each has to wait.  Each value has the precision of its dtype.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class SimulationError(Exception):
     alignment      a tile that does not begin where its swizzle does
     warpgroup      four warps that do not do together what a warpgroup does
     registers      more registers than there are, or a move in the wrong direction
+    cluster        a block's shared memory is read by another of its cluster that is not there, or when it may have ended
     unfinished     a warp that ends while its products run or its stores are read, a block while copies are on their way
     deadlock       warps that wait for what never comes
     steps          a loop that does not end
@@ -58,29 +59,34 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
                 f"{p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
     parameters = {p.name: Memory(p.name, buffers[p.name], written=p.access == "read") for p in kernel.parameters}
     machine = Machine(kernel, lambda w, fault, s: _explain(kernel, w, fault, s))
-    asynchronous = any(s.asynchronous for s in walk(kernel.body))
+    asynchronous = kernel.cluster > 1 or any(s.asynchronous for s in walk(kernel.body))
     epoch = 0
+
+    def block(at: tuple[int, ...], engine: Engine | None) -> list[Warp]:
+        shared = engine.shared if engine else {
+            b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
+        memory, slots = {**parameters, **shared}, len(machine.slots)
+        return [Warp(t, kernel.block, at, slots, memory, limit, engine) for t in range(0, kernel.block, 32)]
+
     with np.errstate(all="ignore"):
-        for z, y, x in product(*(range(n) for n in reversed(kernel.grid))):
-            engine = Engine(kernel) if asynchronous else None
-            shared = engine.shared if engine else {
-                b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
-            memory, slots = {**parameters, **shared}, len(machine.slots)
-            warps = [Warp(t, kernel.block, (x, y, z), slots, memory, limit, engine) for t in range(0, kernel.block, 32)]
-            epoch = _run_block(kernel, warps, machine.main, epoch, engine)
+        for z, y, x in product(*(range(0, n, step) for n, step in zip(reversed(kernel.grid), (1, 1, kernel.cluster), strict=True))):
+            engines = [Engine(kernel, rank) if asynchronous else None for rank in range(kernel.cluster)]
+            for engine in filter(None, engines):
+                engine.join([e for e in engines if e])
+            epoch = _run(kernel, [block((x + rank, y, z), engine) for rank, engine in enumerate(engines)], machine.main, epoch)
     for p in kernel.parameters:
         if poison and p.access == "write" and (missing := np.flatnonzero(parameters[p.name].writer < 0)).size:
             raise SimulationError("unwritten", f"kernel {kernel.name} leaves {missing.size} of {p.length} elements of {p.name} unset, "
                 f"the first {missing[0]}")
 
 
-def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterator[object]], first: int, engine: Engine | None) -> int:
-    """Runs the warps of a block from epoch `first`; the epoch that follows its last."""
-    epoch = first
-    running = {w: main(w) for w in warps}
-    waits: dict[Warp, object] = dict.fromkeys(warps)
-    for w in warps:
-        w.enter(epoch, first)
+def _run(kernel: Kernel, blocks: list[list[Warp]], main: Callable[[Warp], Iterator[object]], first: int) -> int:
+    """Runs the warps of a cluster's blocks from epoch `first`; the epoch that follows their last."""
+    every = [w for warps in blocks for w in warps]
+    running = {w: main(w) for w in every}
+    waits: dict[Warp, object] = dict.fromkeys(every)
+    for w in every:
+        w.enter(first, first)
     while running:
         moved = False
         for w, program in list(running.items()):
@@ -90,28 +96,43 @@ def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterato
                 try:
                     waits[w] = next(program)
                 except StopIteration:
-                    if engine and (left := engine.unfinished(w)):
-                        where = f"kernel {kernel.name}, block {_block(w)}"
-                        raise SimulationError("unfinished", f"{where}: {_threads(w)} end, and {left}") from None
                     del running[w]
-        sites = {waits[w] for w in running}
-        if sites and all(isinstance(s, int) for s in sites):
-            if len(running) < len(warps) or len(sites) > 1:
+                    _end(kernel, w, next(warps for warps in blocks if w in warps), running)
+        for warps in blocks:
+            here = [w for w in warps if w in running]
+            sites = {waits[w] for w in here}
+            if not sites or not all(isinstance(s, int) for s in sites):
+                continue
+            if len(here) < len(warps) or len(sites) > 1:
                 raise SimulationError("barrier", _barrier(kernel, warps, running, waits))
-            if engine:
-                engine.meet(warps)
-            epoch = max(w.clock for w in warps) + 1
-            for w in running:
+            if warps[0].engine:
+                warps[0].engine.meet(warps)
+            epoch, moved = max(w.clock for w in warps) + 1, True
+            for w in warps:
                 w.enter(epoch, first)
                 waits[w] = None
-        elif running and not moved:
-            if engine and engine.flights:
+        if running and not moved:
+            flying = [w.engine for w, *_ in blocks if w.engine and w.engine.flights]
+            if not flying:
+                raise _deadlock(kernel, every, running, waits)
+            for engine in flying:
                 _land(kernel, engine)
-            else:
-                raise _deadlock(kernel, warps, running, waits)
-    if engine and engine.flights:
-        raise SimulationError("unfinished", f"kernel {kernel.name}, block {_block(warps[0])} ends while copies are on their way to it")
-    return max(w.clock for w in warps) + 1
+    return max(w.clock for w in every) + 1
+
+
+def _end(kernel: Kernel, w: Warp, warps: list[Warp], running: Mapping[Warp, object]) -> None:
+    """A warp of a block of `warps` has ended, and with the last of them the block."""
+    if not (engine := w.engine):
+        return
+    where = f"kernel {kernel.name}, block {_block(w)}"
+    if left := engine.unfinished(w):
+        raise SimulationError("unfinished", f"{where}: {_threads(w)} end, and {left}")
+    if any(other in running for other in warps):
+        return
+    if engine.flights:
+        raise SimulationError("unfinished", f"{where} ends while copies are on their way to it")
+    if left := engine.end(warps):
+        raise SimulationError("cluster", f"{where} ends, and {left}")
 
 
 def _land(kernel: Kernel, engine: Engine) -> None:

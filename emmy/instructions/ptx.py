@@ -1,4 +1,4 @@
-"""The functions that give CUDA the instructions of sm_90a: barriers in memory, the copy engine, products of warpgroups.
+"""The functions that give CUDA the instructions of sm_90a: clusters, barriers in memory, the copy engine, products of warpgroups.
 
 They need no header.  The product functions are made on demand, one for each shape and layout that a module uses.
 """
@@ -86,10 +86,29 @@ FUNCTIONS = {
         _counted("emmy_grow_registers", "setmaxnreg.inc.sync.aligned.u32"),
         _counted("emmy_shrink_registers", "setmaxnreg.dec.sync.aligned.u32"),
         _simple("emmy_named_barrier", "bar.sync %0, %1;", id="r", threads="r"),
+        _simple("emmy_cluster_arrive", "barrier.cluster.arrive.release.aligned;"),
+        _simple("emmy_cluster_wait", "barrier.cluster.wait.acquire.aligned;"),
         _simple("emmy_fence_products", "wgmma.fence.sync.aligned;"),
         _simple("emmy_commit_products", "wgmma.commit_group.sync.aligned;"),
         _counted("emmy_wait_products", "wgmma.wait_group.sync.aligned"),
     )),
+    "emmy_load_cluster": f"""template <class T>
+{_DEVICE} T emmy_load_cluster(const T* at, int rank) {{
+  unsigned there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(emmy_shared(at)), "r"(rank));
+  if constexpr (sizeof(T) == 8) {{
+    unsigned long long bits;
+    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(there) : "memory");
+    return *reinterpret_cast<const T*>(&bits);
+  }} else {{
+    unsigned bits;
+    if constexpr (sizeof(T) == 4)
+      asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(there) : "memory");
+    else
+      asm volatile("ld.shared::cluster.u8 %0, [%1];" : "=r"(bits) : "r"(there) : "memory");
+    return *reinterpret_cast<const T*>(&bits);
+  }}
+}}""",
     "emmy_pin": f"""// keeps uses of these registers on their side of what comes before and after
 template <class T, int N>
 {_DEVICE} void emmy_pin(T (&a)[N]) {{
