@@ -31,7 +31,7 @@ FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "Cr
          "ContractionForm": "contraction", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow",
-        "WgmmaRow", "WgmmaTwistRow")
+        "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -79,6 +79,8 @@ def options(pins: tile.Row) -> list[str]:
     row = f"{pins.work} {pins.tile}"
     out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
     out += [f"(StagedRowsOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
+    out += [f"(ClusterStripOption {blocks} {' '.join(numbers)})" for *numbers, blocks in re.findall(r"^t(\d+)x(\d+)/c(\d+) (?:v\d+)?$", row)]
+    out += [f"(ResidentOption {blocks or 1} {threads})" for threads, blocks in re.findall(r"^t(\d+)(?:/c(\d+))? (?:v\d+)?$", row)]
     out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
             for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
@@ -140,7 +142,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
     rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
-    out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *strip_facts(kernel, columns), *scan_facts(kernel),
+    out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *strip_facts(kernel, columns), *resident_facts(kernel, columns),
+            *scan_facts(kernel),
             *bulk_facts(kernel, free), *twist_facts(kernel, free)]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
@@ -195,6 +198,15 @@ def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ..
     narrowest = min((*held, *(t.element.bytes for t in kernel.outputs if columns)), default=0)
     count = prod(kernel.extents[a] for a in rows)
     return [f"(RowsInMemory {count} {max(lengths)} {sum(held) + added} {16 // narrowest})"] if held else []
+
+
+def resident_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:
+    """What a block would keep in shared memory of a row that several stages read."""
+    found = strip_loads(kernel, None, columns) if not any(f.kind == "scan" for f in kernel.folds) else []
+    if not found:
+        return []
+    positions, size = {at_position(v, a) for v, a in found}, found[0][0].element.bytes
+    return [f"(RowInMemory {kernel.extents[columns[0]]} {len(positions) * size} {16 // size})"]
 
 
 def scan_facts(kernel: tile.Kernel) -> list[str]:
@@ -303,6 +315,12 @@ class _Reader:
         if name in ("CrossRow", "StripRow"):
             down, across, width = map(number, args)
             return tile.Row(f"t{down}x{across}", _width(width), "cross", "smem" if name == "StripRow" else "")
+        if name == "ClusterStripRow":
+            blocks, down, across, width = map(number, args)
+            return tile.Row(f"t{down}x{across}/c{blocks}", _width(width), "cross", "smem")
+        if name == "ResidentRow":
+            how, blocks, threads, width = self.engine.value_to_string(args[0]), *map(number, args[1:])
+            return tile.Row(f"t{threads}" + f"/c{blocks}" * (blocks > 1), _width(width), how, "smem")
         if name == "MmaTwistRow":
             p, m, n, d, live = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async", "live" * live)

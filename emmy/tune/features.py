@@ -15,7 +15,7 @@ from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.untwist import untwisted
-from emmy.tune.features_rows import scan, staged_rows, strip
+from emmy.tune.features_rows import resident, scan, staged_rows, strip
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
@@ -114,7 +114,7 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     if not prod(census.kernel.shape):
         return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
     if schedule.form == "fold" and schedule.row.stage == "smem":
-        return staged_rows(census, schedule)
+        return (staged_rows if "x" in schedule.row.work else resident)(census, schedule)
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction,

@@ -22,6 +22,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         fold,
         hopper,
         hopper_twist,
+        resident,
         scan,
         staged_rows,
         tensor_core,
@@ -37,7 +38,8 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
              "contraction": contraction.lower, "twist": twist_tile.lower}
     assert kernel.schedule is not None
     if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem":
-        return staged_rows.lower(kernel, kernel.schedule)
+        several = re.fullmatch(r"t\d+x\d+", kernel.schedule.row.work)
+        return (staged_rows if several else resident).lower(kernel, kernel.schedule)
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):

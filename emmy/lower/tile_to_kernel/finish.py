@@ -60,10 +60,10 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
 
 
 def finish(kernel: tile.Kernel, scope: Emitter, grid: tuple[int, int, int], block: int, shared: tuple[SharedBuffer, ...] = (),
-           maps: tuple[TensorMap, ...] = ()) -> Kernel:
+           maps: tuple[TensorMap, ...] = (), cluster: int = 1) -> Kernel:
     """The verified Kernel IR of a kernel whose statements are in `scope`."""
     reads = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "read") for t in kernel.tensors)
     writes = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "write") for t in kernel.outputs)
-    made = Kernel(kernel.name, (*reads, *writes), shared, grid, block, tuple(scope.body), maps)
+    made = Kernel(kernel.name, (*reads, *writes), shared, grid, block, tuple(scope.body), maps, cluster)
     verify(made)
     return made
