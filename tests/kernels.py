@@ -5,6 +5,8 @@ from __future__ import annotations
 from emmy.instructions import (
     Assign,
     Barrier,
+    ClusterArrive,
+    ClusterWait,
     CommitCopies,
     CopyAsync,
     Declare,
@@ -12,6 +14,7 @@ from emmy.instructions import (
     For,
     If,
     Let,
+    LoadCluster,
     LoadGlobal,
     LoadGlobalVector,
     LoadMatrix,
@@ -255,6 +258,16 @@ def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool 
         For(i32("e"), int32(0), int32(4), int32(1), True, (StoreGlobal("dst", t // 32 * 128 + row * 8 + column, parts),))))
 
 
+def rotation(cluster: int = 2, grid: int = 4, element: DType = dt.f32) -> Kernel:
+    """Each block leaves its elements in shared memory, and writes those of the next block of its cluster, in reverse."""
+    t, rank, x, y = Thread(), Block(0) % cluster, Var("x", element), Var("y", element)
+    buffers = GlobalBuffer("src", element, 64 * grid, "read"), GlobalBuffer("dst", element, 64 * grid, "write")
+    return Kernel("rotation", buffers, (SharedBuffer("part", element, 64),), (grid, 1, 1), 64, (
+        LoadGlobal(x, "src", Block(0) * 64 + t), StoreShared("part", t, x), ClusterArrive(), ClusterWait(),
+        LoadCluster(y, "part", 63 - t, (rank + 1) % cluster), ClusterArrive(), StoreGlobal("dst", Block(0) * 64 + t, y), ClusterWait(),
+    ), (), cluster)
+
+
 def operator_cases() -> list[tuple[str, DType]]:
     """Each operator on each dtype that it takes."""
     out = []
@@ -285,4 +298,4 @@ def every_operator(element: DType) -> Kernel:
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
          online_softmax(5, 77), branches(), warp_scan(),
-         tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY)
+         rotation(), tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY)

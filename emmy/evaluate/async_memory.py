@@ -140,8 +140,9 @@ class AsyncMemory(Memory):
     def _require_fence(self, w: Warp, at: Place) -> None:
         if (bad := self.unfenced[at]).any():
             k = self._first(at, bad)
-            raise Fault("fence", f"element {k} of {self.name} is met by the copy engine or a product, and "
-                                 f"{w.engine.who(int(self.writer[k] % w.span))}, which wrote it, made no fence_async since", w.active(w.mask))
+            writer = w.engine.who(int(self.writer[k] % w.span))
+            raise Fault("fence", f"element {k} of {self.name} is met by the copy engine or a product, and {writer}, which wrote it, "
+                                 "made no fence_async since", w.active(w.mask))
 
     def fence(self, w: Warp, lanes: Mask) -> None:
         """What the active lanes wrote is fenced."""

@@ -1,6 +1,7 @@
 """Runs a kernel on the CPU thread by thread, and fails where a GPU would be wrong or hang.
 
-Clusters run one after another, a block that is in none by itself; the warps of one until each has to wait.  Each value has the precision of its dtype.
+Clusters run one after another (a block that is in none is one), the warps of a cluster until each has to wait.
+Each value has the precision of its dtype.
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ from emmy.instructions.stmatrix import StoreMatrices
 from emmy.instructions.warpgroup import NamedBarrier, SetRegisters, SyncWarp
 from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpgroup, MultiplyWarpgroupRegisters, WaitProducts
 
-__all__ = ["Arrive", "Assign", "Barrier", "ClusterArrive", "ClusterWait", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile",
-    "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier", "Let",
-    "LoadCluster", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
-    "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor",
-    "StoreGlobal", "StoreGlobalVector",
-    "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies",
-    "WaitProducts", "WaitStores"]
+__all__ = ["Arrive", "Assign", "Barrier", "ClusterArrive", "ClusterWait", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync",
+    "CopyBulk", "CopyTile", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If",
+    "InitBarrier", "Let", "LoadCluster", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector",
+    "MultiplyMatrices", "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement",
+    "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared",
+    "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies", "WaitProducts", "WaitStores"]

@@ -60,7 +60,7 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
 
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:
-    """What a fold across lanes does whose blocks, or clusters, hold all of the folded axis in shared memory, its softmax folds taken apart."""
+    """What a fold across lanes does whose blocks or clusters hold all of the folded axis in shared memory, softmax folds taken apart."""
     from emmy.tune.features import fold_slots, slots
 
     census = census.untwisted
@@ -92,7 +92,7 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
     elements = lanes * length
     copied, written = elements * size * len(set(held.values())), elements * sum(t.element.bytes for t in kernel.outputs)
     strip_bytes = ceil(length / cluster) * across * width * size * len(set(held.values()))
-    shared_bytes = strip_bytes + states * parts * across * width * (parts > 1)
+    shared_bytes = strip_bytes + states * across * width * (parts * (parts > 1) if cluster == 1 else parts + 2)
     line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
     # nothing moves while the only block of a multiprocessor folds
     alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)

@@ -113,8 +113,9 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     every = {n: strip.part_of(scope, n, cluster) for n in sorted({kernel.extents[a] for a in axes_walked(kernel, columns)})}
     shared: list[SharedBuffer] = []
     if staged:
+        (part,) = every.values()
         share = strip.Share(place, down, width, across * width, scope.let("offset", lane * width))
-        shared += strip.stage(scope, run.axis, tuple(columns), *every.values(), share)
+        shared += strip.stage(scope, run.axis, tuple(columns), part, share)
     joining = meeting(down, across)
     body, order = scope, levels(kernel)
     for level in order:
@@ -170,7 +171,7 @@ def blocks(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[int, int, int]
 
 def gather(scope: Emitter, run: Run, group: list[tile.Fold], place: Expr, down: int,
            every: dict[int, strip.Part]) -> dict[tile.Fold, list[str]]:
-    """Fold the thread's share of the block's part of the axis, elements `place`, `place + down`, …: for each fold the arrays of its state."""
+    """Fold the thread's share of the block's part of the axis, elements `place`, `place + down`, …: for each fold its state's arrays."""
     states: dict[tile.Fold, list[str]] = {}
     for f in group:
         states[f] = [scope.name("s") for _ in neutral(f)]

@@ -1,11 +1,11 @@
-"""Form "fold" with STAGE=smem, a row a block or a cluster: what is read for a fold and again to write the row stays in shared memory in between.
+"""Form "fold" with STAGE=smem, a row a block or a cluster: what is read for a fold and again to write the row stays in shared memory.
 
 A block has all of the row, or one of as many parts as its cluster has blocks.  Its threads copy the runs that they will read themselves
-(`strip`), fold them, and write the results of the same runs; warps, and the blocks of a cluster, join by the fold's merge, each warp reading
-the states of all.  With REDUCE=coop/apart softmax folds are taken apart (`untwist`).
+(`strip`), fold them, and write the results of the same runs; warps, and the blocks of a cluster, join by the fold's merge, each warp
+reading the states of all.  With REDUCE=coop/apart softmax folds are taken apart (`untwist`).
 
-Row: WORK=t<threads>/c<blocks>,TILE=v<width>,REDUCE=coop,STAGE=smem or REDUCE=coop/apart; without /c<blocks> a block has the row.  A run is a
-copy of 16 bytes, and the row of each block a multiple of it.
+Row: WORK=t<threads>/c<blocks>,TILE=v<width>,REDUCE=coop,STAGE=smem or REDUCE=coop/apart; without /c<blocks> a block has the row.  A run
+is a copy of 16 bytes, and the row of each block a multiple of it.
 Shared bytes: (extent of a part) * (bytes of an element of each load that stays), and 4 or 8 for each component of a fold and each warp.
 """
 

@@ -1,4 +1,4 @@
-"""Forms "fold" and "cross" with STAGE=smem: what a thread reads for a fold and again to write its results stays in shared memory in between.
+"""Forms "fold" and "cross" with STAGE=smem: what a thread reads for a fold and again to write its results stays in shared memory.
 
 A block has all of the folded axis, or one of as many parts as its cluster has blocks, by its lanes.  Each thread copies the elements it
 will itself read, 16 bytes at a time, so that it waits for its own copies and for no other thread's.
@@ -60,8 +60,8 @@ def strip_loads(kernel: tile.Kernel, lane: int | None, columns: tuple[int, ...])
 
 
 class Share(NamedTuple):
-    """What a thread copies of a part: runs of `width` elements, at every `step`-th position from `first` on.  A position has `pitch` elements
-    in shared memory, and the thread's run begins at `offset` of them."""
+    """What a thread copies of a part: runs of `width` elements, at every `step`-th position from `first` on.  A position has `pitch`
+    elements in shared memory, and the thread's run begins at `offset` of them."""
 
     first: Expr
     step: int

@@ -101,7 +101,7 @@ def without(made: kernel_ir.Kernel, *left_out: tuple[type[Stmt], int]) -> kernel
     (((ClusterArrive, 0), (ClusterWait, 0)), "race"),                # nobody waits for what is read
     (((ClusterArrive, 1), (ClusterWait, 1)), "cluster"),            # a block ends that is still read
     (((ClusterWait, 1),), "cluster"),
-    (((ClusterWait, 0),), "barrier"),                               # arrives twice
+    (((ClusterWait, 0),), "race"),
     (((ClusterArrive, 1),), "barrier"),                             # waits, and has not arrived
 ])
 def test_faults_are_found(left_out: tuple[tuple[type[Stmt], int], ...], kind: str) -> None:
