@@ -11,10 +11,11 @@ from emmy.instructions import (
     CopyAsync,
     Declare,
     DeclareArray,
+    ExpectBytes,
     For,
     If,
+    InitBarrier,
     Let,
-    LoadCluster,
     LoadGlobal,
     LoadGlobalVector,
     LoadMatrix,
@@ -24,10 +25,12 @@ from emmy.instructions import (
     SetElement,
     ShuffleUp,
     ShuffleXor,
+    StoreCluster,
     StoreGlobal,
     StoreGlobalVector,
     StoreShared,
     StoreSharedVector,
+    WaitCluster,
     WaitCopies,
 )
 from emmy.ir import dtype as dt
@@ -259,13 +262,14 @@ def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool 
 
 
 def rotation(cluster: int = 2, grid: int = 4, element: DType = dt.f32) -> Kernel:
-    """Each block leaves its elements in shared memory, and writes those of the next block of its cluster, in reverse."""
-    t, rank, x, y = Thread(), Block(0) % cluster, Var("x", element), Var("y", element)
+    """Each block sends its elements, in reverse, to the next block of its cluster, and writes what has come."""
+    t, x, y = Thread(), Var("x", element), Var("y", element)
     buffers = GlobalBuffer("src", element, 64 * grid, "read"), GlobalBuffer("dst", element, 64 * grid, "write")
-    return Kernel("rotation", buffers, (SharedBuffer("part", element, 64),), (grid, 1, 1), 64, (
-        LoadGlobal(x, "src", Block(0) * 64 + t), StoreShared("part", t, x), ClusterArrive(), ClusterWait(),
-        LoadCluster(y, "part", 63 - t, (rank + 1) % cluster), ClusterArrive(), StoreGlobal("dst", Block(0) * 64 + t, y), ClusterWait(),
-    ), (), cluster)
+    return Kernel("rotation", buffers, (SharedBuffer("part", element, 64), SharedBuffer("met", dt.i64, 1)), (grid, 1, 1), 64, (
+        LoadGlobal(x, "src", Block(0) * 64 + t),
+        If(t == 0, (InitBarrier("met", int32(0), 1), ExpectBytes("met", int32(0), 64 * element.bytes))), ClusterArrive(), ClusterWait(),
+        StoreCluster("part", 63 - t, (Block(0) % cluster + 1) % cluster, x, "met", int32(0)), WaitCluster("met", int32(0), int32(0)),
+        LoadShared(y, "part", t), StoreGlobal("dst", Block(0) * 64 + t, y)), (), cluster)
 
 
 def operator_cases() -> list[tuple[str, DType]]:

@@ -79,7 +79,8 @@ def options(pins: tile.Row) -> list[str]:
     row = f"{pins.work} {pins.tile}"
     out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
     out += [f"(StagedRowsOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
-    out += [f"(ClusterStripOption {blocks} {down} {across})" for down, across, blocks in re.findall(r"^t(\d+)x(\d+)/c(\d+) (?:v\d+)?$", row)]
+    out += [f"(ClusterStripOption {' '.join((*numbers[2:], *numbers[:2]))})"
+            for numbers in re.findall(r"^t(\d+)x(\d+)/c(\d+) (?:v\d+)?$", row)]
     out += [f"(ResidentOption {blocks or 1} {t})" for t, blocks in re.findall(r"^t(\d+)(?:/c(\d+))? (?:v\d+)?$", row)]
     out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
             for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]

@@ -6,7 +6,6 @@ way, and whether a thread wrote it that has not fenced the write for the copy en
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,21 +62,16 @@ class AsyncMemory(Memory):
         if (flying := self.reading[at] > 0).any():
             k = self._first(at, flying)
             raise Fault("race", f"element {k} of {self.name} is written while a store or product reads it", w.active(w.mask))
-        for v, bad in self.unseen(at, seen, lanes):
-            raise Fault("race", f"element {self._first(at, bad)} of {self.name} is written and read by {w.engine.warp(v)} "
-                                "with nothing that orders them", w.active(w.mask))
-
-    def unseen(self, at: Place, seen: Array, lanes: Array | int) -> Iterator[tuple[int, Array]]:
-        """The warps that have read some of these elements, as far as the given lanes have not `seen` it, and which they are."""
         for v, readers in enumerate(self.readers):
             last = readers[at]
             if last.max(initial=-1) < 0:
                 continue
             # no read is -1, at a clock before all that a lane may have seen
-            clocks = seen[:, 32 * v:32 * v + 32] // seen.shape[1]
+            clocks = seen[:, 32 * v:32 * v + 32] // w.span
             known = np.concatenate([clocks, clocks.min(axis=1, keepdims=True), clocks.max(axis=1, keepdims=True)], axis=1)
             if (bad := last // 64 > known[lanes, np.maximum(last, 0) % 64]).any():
-                yield v, bad
+                raise Fault("race", f"element {self._first(at, bad)} of {self.name} is written and read by {w.engine.warp(v)} "
+                                    "with nothing that orders them", w.active(w.mask))
 
     @staticmethod
     def _first(at: Place, bad: Array) -> int:
@@ -101,8 +95,8 @@ class AsyncMemory(Memory):
         if first < 0 or last >= len(self.data):
             raise Fault("bounds", f"elements {first} to {last} of {self.name}, which has {len(self.data)}", w.active(w.mask))
 
-    def engine_write(self, w: Warp, start: int, count: int, lane: int) -> slice:
-        """A copy to these elements begins; until `land` any access to them is a race."""
+    def engine_write(self, w: Warp, start: int, count: int, lane: int, *, by_engine: bool = True) -> slice:
+        """A copy to these elements begins, of the copy engine or a thread's; until `land` any access to them is a race."""
         self.inside(w, start, start + count - 1)
         at, row = slice(start, start + count), w.seen[lane:lane + 1]
         writer = self.writer[at]
@@ -111,7 +105,8 @@ class AsyncMemory(Memory):
             raise Fault("race", f"a copy goes to element {start + k} of {self.name}, written by {self._who(w, int(writer[k]))} "
                                 "with nothing that orders them", w.threads[lane])
         self._require_read(w, at, row, 0)
-        self._require_fence(w, at)
+        if by_engine:
+            self._require_fence(w, at)
         self.writer[at] = UNDER_WAY * w.span + int(w.agents[lane])
         return at
 

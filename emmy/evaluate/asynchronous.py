@@ -162,25 +162,16 @@ class Engine:
     # ---- the cluster
 
     def peer(self, w: Warp, rank: int) -> Engine:
-        """The block of that rank, whose shared memory the warp reads."""
+        """The block of that rank, whose shared memory the warp writes."""
         if not 0 <= rank < self.blocks:
             raise Fault("cluster", f"block {rank} of a cluster of {self.blocks}", w.active(w.mask))
         if self.peers[rank].ended:
-            raise Fault("cluster", f"the memory of block {rank} of the cluster is read, and the block has ended", w.active(w.mask))
+            raise Fault("cluster", f"block {rank} of the cluster is sent something, and has ended", w.active(w.mask))
         return self.peers[rank]
 
     def join(self, peers: list[Engine]) -> None:
         """The block is one of these, in the order of their ranks."""
         self.peers, self.gathering = peers, peers[0].gathering
-
-    def end(self, warps: list[Warp]) -> str | None:
-        """The block's last warp ends; what others may not have done by then, if there is such."""
-        self.ended = True
-        seen = np.max([w.seen.max(axis=0) for w in warps], axis=0)[None]
-        for memory in self.shared.values() if self.blocks > 1 else ():
-            if found := next(memory.unseen(slice(0, len(memory.data)), seen, 0), None):
-                return f"{self.warp(found[0])} reads {memory.name} there, which nothing orders before its end"
-        return None
 
     # ---- time
 

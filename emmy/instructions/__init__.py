@@ -2,7 +2,7 @@
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.bulk_copy import CommitStores, CopyBulk, CopyTile, FenceAsync, PrefetchMap, StoreTile, WaitStores
-from emmy.instructions.cluster import ClusterArrive, ClusterWait, LoadCluster
+from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster, WaitCluster
 from emmy.instructions.control import For, If
 from emmy.instructions.cp_async import CommitCopies, CopyAsync, WaitCopies
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector, StoreGlobal, StoreGlobalVector
@@ -18,7 +18,7 @@ from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpg
 
 __all__ = ["Arrive", "Assign", "Barrier", "ClusterArrive", "ClusterWait", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync",
     "CopyBulk", "CopyTile", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If",
-    "InitBarrier", "Let", "LoadCluster", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector",
-    "MultiplyMatrices", "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement",
-    "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared",
-    "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies", "WaitProducts", "WaitStores"]
+    "InitBarrier", "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices",
+    "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp",
+    "ShuffleXor", "StoreCluster", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector",
+    "StoreTile", "SyncWarp", "WaitBarrier", "WaitCluster", "WaitCopies", "WaitProducts", "WaitStores"]

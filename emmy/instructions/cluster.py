@@ -1,26 +1,28 @@
-"""Clusters: blocks that run at once, meet at a barrier of their own, and read each other's shared memory.
+"""Clusters: blocks that run at once, meet at a barrier of their own, and write to each other's shared memory.
 
-A block's rank is its index along x modulo the size of its cluster.  Between a write of shared memory and another block's read of it, all
-threads arrive and wait; and no block ends before those that read its memory have: they arrive when they have read, it waits.
+A block's rank is its index along x modulo the size of its cluster.  What is sent counts on a barrier of the block that it is sent to, which
+that block has made before all met; it waits there for what it expects, and must not end before it has come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emmy.instructions.arithmetic import TYPES, spell
-from emmy.instructions.registers import words
+from emmy.instructions.arithmetic import spell
+from emmy.instructions.mbarrier import WaitBarrier, check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, Register, Scope, SharedBuffer, Stmt, Var
+from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step, Warp
 
+MOST = 8        # blocks of a cluster
 
 class ClusterArrive(Stmt):
     """Every thread of the cluster arrives; what it did before is seen by those who wait.  Whole warps arrive."""
@@ -60,42 +62,57 @@ class ClusterWait(Stmt):
         return run
 
 
-class LoadCluster(Stmt):
-    """An element of a shared buffer of the block of `rank` in the cluster, of the buffer's dtype."""
+class StoreCluster(Stmt):
+    """An element of a shared buffer of the block of `rank` in the cluster becomes `value`, 4 or 8 bytes of the buffer's dtype.  They are on
+    their way until the phase ends that they count on, of that block's barrier.  Each active thread sends one."""
 
-    var: Var
     buffer: str
     index: Expr
     rank: Expr
+    value: Expr
+    barrier: str
+    at: Expr
     asynchronous = True
-    syntax = "load_cluster {var:new} = {buffer}[{index}] of {rank}"
+    syntax = "store_cluster {buffer}[{index}] of {rank} = {value} on {barrier}[{at}]"
 
     def check(self, scope: Scope) -> None:
         found = scope.buffer(self.buffer, SharedBuffer)
         scope.expr(self.index, dt.i32, dt.i64)
         scope.expr(self.rank, dt.i32)
-        if self.var.element is not found.element or found.element.compute is not found.element:
-            raise IRError(f"{self.buffer} holds {found.element}, which registers of {self.var.element} do not take from another block")
-        if isinstance(self.rank, Const) and not 0 <= self.rank.value < 8:
-            raise IRError(f"block {self.rank.value} of a cluster, which has at most 8")
-        scope.define(self.var.name, Register("let", self.var.element))
+        scope.expr(self.value)
+        check_barrier(scope, self.barrier, self.at)
+        if self.value.dtype is not found.element or found.element.bytes not in (4, 8):
+            raise IRError(f"{self.buffer} holds {found.element}, and {self.value.dtype} is sent; "
+                          "a store to another block is 4 or 8 bytes of one dtype")
+        if isinstance(self.rank, Const) and not 0 <= self.rank.value < MOST:
+            raise IRError(f"block {self.rank.value} of a cluster, which has at most {MOST}")
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        source = f"&{self.buffer}[{spell(self.index)}], {spell(self.rank)}"
-        return [f"const {TYPES[self.var.element]} {self.var.name} = emmy_load_cluster({source});"]
+        return [f"emmy_store_cluster(&{self.buffer}[{spell(self.index)}], {spell(self.rank)}, {spell(self.value)}, "
+                f"&{self.barrier}[{spell(self.at)}]);"]
 
     def meaning(self, machine: Machine) -> Step:
-        slot, index, rank = machine.slot(self.var.name), machine.value(self.index), machine.value(self.rank)
+        index, rank, value, at = map(machine.value, (self.index, self.rank, self.value, self.at))
+        item = machine.kernel.types[self.buffer].bytes
 
         def run(w: Warp) -> None:
-            ranks, at, active = w.spread(rank(w)), w.spread(index(w)), w.active_of(True)
-            value = np.zeros(32, machine.kernel.types[self.buffer].numpy)
-            for one in np.unique(ranks[active]):
-                lanes = active & (ranks == one)
-                value[lanes] = w.engine.peer(w, int(one)).shared[self.buffer].read(w, at, lanes)[lanes]
-            w.registers[slot] = value
+            outer = w.mask
+            places, ranks, values, barriers = (w.spread(e(w)) for e in (index, rank, value, at))
+            for lane in np.flatnonzero(w.active_of(True)):
+                w.mask = np.arange(32) == lane
+                peer = w.engine.peer(w, int(ranks[lane]))
+                phases = peer.barrier(w, self.barrier, barriers[lane], w.mask)
+                memory = peer.shared[self.buffer]
+                place = memory.engine_write(w, int(places[lane]), 1, int(lane), by_engine=False)
+                peer.fly(w, self, phases, item, partial(memory.land, place, values[lane]))
+            w.mask = outer
         return run
 
-    @property
-    def words(self) -> int:
-        return words(self.var.element)
+
+class WaitCluster(WaitBarrier):
+    """Waits for the end of the phase of that parity, 0 or 1, and for what other blocks of the cluster have sent."""
+
+    syntax = "wait_cluster {barrier}[{at}] parity {parity}"
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [f"emmy_wait_cluster(&{self.barrier}[{spell(self.at)}], {spell(self.parity)});"]

@@ -68,13 +68,13 @@ FUNCTIONS = {
 }}"""),
         _simple("emmy_expect_bytes", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;", barrier="shared", bytes="r"),
         _simple("emmy_arrive", "mbarrier.arrive.shared::cta.b64 _, [%0];", barrier="shared"),
-        ("emmy_wait_barrier", f"""{_DEVICE} void emmy_wait_barrier(const void* barrier, int parity) {{
+        *((name, f"""{_DEVICE} void {name}(const void* barrier, int parity) {{
   int done;
   do {{
-    asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }}"
+    asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity{scope}.shared::cta.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }}"
       : "=r"(done) : "r"(emmy_shared(barrier)), "r"(parity) : "memory");
   }} while (!done);
-}}"""),
+}}""") for name, scope in (("emmy_wait_barrier", ""), ("emmy_wait_cluster", ".acquire.cluster"))),
         _simple("emmy_fence_async", "fence.proxy.async.shared::cta;"),
         _simple("emmy_prefetch_map", "prefetch.tensormap [%0];", map="global"),
         _simple("emmy_copy_bulk", f"cp.async.bulk.{_INTO}.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",
@@ -92,22 +92,21 @@ FUNCTIONS = {
         _simple("emmy_commit_products", "wgmma.commit_group.sync.aligned;"),
         _counted("emmy_wait_products", "wgmma.wait_group.sync.aligned"),
     )),
-    "emmy_load_cluster": f"""template <class T>
-{_DEVICE} T emmy_load_cluster(const T* at, int rank) {{
+    "emmy_peer": f"""// the address in another block's shared memory that corresponds to one in this block's
+{_DEVICE} unsigned emmy_peer(const void* at, int rank) {{
   unsigned there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(emmy_shared(at)), "r"(rank));
-  if constexpr (sizeof(T) == 8) {{
-    unsigned long long bits;
-    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(there) : "memory");
-    return *reinterpret_cast<const T*>(&bits);
-  }} else {{
-    unsigned bits;
-    if constexpr (sizeof(T) == 4)
-      asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(there) : "memory");
-    else
-      asm volatile("ld.shared::cluster.u8 %0, [%1];" : "=r"(bits) : "r"(there) : "memory");
-    return *reinterpret_cast<const T*>(&bits);
-  }}
+  return there;
+}}""",
+    "emmy_store_cluster": f"""template <class T>
+{_DEVICE} void emmy_store_cluster(const void* at, int rank, T value, const void* barrier) {{
+  const unsigned to = emmy_peer(at, rank), on = emmy_peer(barrier, rank);
+  if constexpr (sizeof(T) == 8)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];"
+      :: "r"(to), "l"(*reinterpret_cast<const unsigned long long*>(&value)), "r"(on) : "memory");
+  else
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+      :: "r"(to), "r"(*reinterpret_cast<const unsigned*>(&value)), "r"(on) : "memory");
 }}""",
     "emmy_pin": f"""// keeps uses of these registers on their side of what comes before and after
 template <class T, int N>

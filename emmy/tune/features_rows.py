@@ -92,7 +92,8 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
     elements = lanes * length
     copied, written = elements * size * len(set(held.values())), elements * sum(t.element.bytes for t in kernel.outputs)
     strip_bytes = ceil(length / cluster) * across * width * size * len(set(held.values()))
-    shared_bytes = strip_bytes + states * across * width * (parts * (parts > 1) if cluster == 1 else parts + 2)
+    shared_bytes = strip_bytes + states * across * width * (parts * (parts > 1) if cluster == 1 else parts + cluster + 1)
+    shared_bytes += 16 * ceil(len(census.levels) / 2) * (cluster > 1)
     line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
     # nothing moves while the only block of a multiprocessor folds
     alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)

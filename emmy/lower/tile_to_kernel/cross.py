@@ -21,7 +21,6 @@ from functools import partial
 from math import gcd, prod
 
 from emmy.instructions.barrier import Barrier
-from emmy.instructions.cluster import ClusterArrive, ClusterWait
 from emmy.instructions.control import For
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.instructions.shared_memory import LoadSharedVector, StoreSharedVector
@@ -32,7 +31,7 @@ from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer,
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import strip
-from emmy.lower.tile_to_kernel.cluster import join_blocks
+from emmy.lower.tile_to_kernel.cluster import Exchange, join_blocks
 from emmy.lower.tile_to_kernel.finish import finish, store, store_run
 from emmy.lower.tile_to_kernel.fold import by_extent
 from emmy.lower.tile_to_kernel.held import levels
@@ -112,13 +111,14 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     run = Run(lanes[-1], scope.axes[lanes[-1]], width)
     every = {n: strip.part_of(scope, n, cluster) for n in sorted({kernel.extents[a] for a in axes_walked(kernel, columns)})}
     shared: list[SharedBuffer] = []
+    body, order = scope, levels(kernel)
+    exchange = Exchange(scope, cluster, order, across * width, shared) if cluster > 1 else None
     if staged:
         (part,) = every.values()
         share = strip.Share(place, down, width, across * width, scope.let("offset", lane * width))
         shared += strip.stage(scope, run.axis, tuple(columns), part, share)
     joining = meeting(down, across)
-    body, order = scope, levels(kernel)
-    for level in order:
+    for number, level in enumerate(order):
         states = {f: array for group in by_extent(kernel, level) for f, array in gather(scope, run, group, place, down, every).items()}
         if joining < down:
             for f, arrays in states.items():
@@ -127,9 +127,8 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
             buffers = {f: leave(scope, run, f, arrays, joining * across, across if joining < down else 0, shared)
                        for f, arrays in states.items()}
             scope.emit(Barrier())
-        if cluster > 1:
-            buffers = join_blocks(scope, buffers, joining, across * width, cluster, shared)
-            scope.emit(*[ClusterArrive()] * (level is order[-1]))
+        if exchange:
+            buffers = join_blocks(scope, exchange, buffers, number, joining, across * width, shared)
         if level is order[-1]:
             body = scope.child()
         for f, arrays in states.items():
@@ -138,7 +137,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
                 run.know(body, f.result(channel), array)
     write(body, run, columns, place, down, every)
     only = both(inside, place == 0 if down > 1 and not columns else None)
-    scope.emit(*under(only, body.body), *[ClusterWait()] * (cluster > 1))
+    scope.emit(*under(only, body.body))
     return finish(kernel, scope, (-(-total // (across * width)) * cluster, 1, 1), down * across, tuple(shared), cluster=cluster)
 
 

@@ -15,12 +15,12 @@ import re
 from math import prod
 
 from emmy.instructions.barrier import Barrier
-from emmy.instructions.cluster import ClusterArrive, ClusterWait, LoadCluster
 from emmy.instructions.control import If
-from emmy.instructions.shared_memory import LoadShared, StoreShared
+from emmy.instructions.shared_memory import StoreShared
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Block, Kernel, SharedBuffer, Thread, Var, int32
 from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel.cluster import Exchange, left_here
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fold import Team, by_extent, join_lanes, partial, write
 from emmy.lower.tile_to_kernel.held import levels
@@ -41,19 +41,20 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     part = part_of(outer, kernel.extents[column], cluster)
     team = Team(Thread(), threads, width, None, part)
     outer.place(schedule.rows, outer.whole(Block(0) // cluster))
-    share = Share(Thread() * width, threads * width, width, 1, int32(0))
-    shared = stage(outer, None, schedule.columns, part, share)
-    scope = outer.child()
+    shared: list[SharedBuffer] = []
     order = levels(kernel)
-    for level in order:
+    exchange = Exchange(outer, cluster, order, threads // WARP, shared) if cluster > 1 else None
+    share = Share(Thread() * width, threads * width, width, 1, int32(0))
+    shared += stage(outer, None, schedule.columns, part, share)
+    scope = outer.child()
+    for number, level in enumerate(order):
         states: States = {}
         for group in by_extent(kernel, level):
             states.update(zip(group, partial(scope, group, team), strict=True))
-        for f, state in join_row(scope, states, threads // WARP, cluster, shared).items():
+        for f, state in join_row(scope, states, threads // WARP, exchange, number, shared).items():
             scope.finish(f, state)
-    scope.emit(*[ClusterArrive()] * (cluster > 1))
     write(scope, schedule.columns, team)
-    outer.emit(*scope.body, *[ClusterWait()] * (cluster > 1))
+    outer.emit(*scope.body)
     return finish(kernel, outer, (rows * cluster, 1, 1), threads, tuple(shared), cluster=cluster)
 
 
@@ -72,22 +73,29 @@ def shape(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[int, int, int]:
     return threads, cluster, width
 
 
-def join_row(scope: Emitter, states: States, warps: int, cluster: int, shared: list[SharedBuffer]) -> States:
-    """The warps of a row, those of all blocks, leave their states in shared memory; each of them then joins them all."""
-    places = {f: [SharedBuffer(scope.name("warps"), s.element, warps) for s in state] for f, state in states.items()}
-    shared += [b for buffers in places.values() for b in buffers]
+def join_row(scope: Emitter, states: States, warps: int, exchange: Exchange | None, level: int, shared: list[SharedBuffer]) -> States:
+    """Every warp of a row, of all its blocks, ends with the state of them all."""
+    lane, warp = Thread() % WARP, Thread() // WARP
     for f, state in states.items():
         join_lanes(scope, f, state)
-    left = [StoreShared(b.name, Thread() // WARP, s) for f in states for b, s in zip(places[f], states[f], strict=True)]
-    scope.emit(If(Thread() % WARP == 0, tuple(left)), *([ClusterArrive(), ClusterWait()] if cluster > 1 else [Barrier()]))
-    count, joined = warps * cluster, dict[tile.Fold, tuple[Var, ...]]()
+    body = scope.child()
+    if exchange:        # a warp's lanes send its state, each to a block
+        exchange.start(scope)
+        places = {f: exchange.inboxes[f] for f in states}
+        for f, state in states.items():
+            exchange.send(body, f, state, warp, lane)
+        scope.emit(If(lane < exchange.blocks, tuple(body.body)))
+        exchange.wait(scope, level)
+    else:
+        places = {f: [SharedBuffer(scope.name("warps"), s.dtype, warps) for s in state] for f, state in states.items()}
+        shared += [b for buffers in places.values() for b in buffers]
+        body.emit(*(StoreShared(b.name, warp, s) for f in states for b, s in zip(places[f], states[f], strict=True)))
+        scope.emit(If(lane == 0, tuple(body.body)), Barrier())
+    count, joined = warps * (exchange.blocks if exchange else 1), dict[tile.Fold, tuple[Var, ...]]()
     for f, buffers in places.items():
         for first in range(0, count, WARP):
-            number = scope.let("n", Thread() % min(WARP, count) + first)
-            loaded = tuple(Var(scope.name("o"), b.element) for b in buffers)
-            for var, b in zip(loaded, buffers, strict=True):
-                at, rank = number % warps, number // warps
-                scope.emit(LoadCluster(var, b.name, at, rank) if cluster > 1 else LoadShared(var, b.name, at))
+            at = scope.let("n", Thread() % min(WARP, count) + first)
+            loaded = tuple(left_here(scope, s.dtype, b, at) for b, s in zip(buffers, states[f], strict=True))
             if first == 0:
                 joined[f] = tuple(scope.declare("s", o) for o in loaded)
             else:
