@@ -1,9 +1,10 @@
 """Form "contraction" on Hopper: sums of products of halves by groups of four warps that multiply out of shared memory (wgmma).
 
-The first group of 128 threads copies: one thread of it asks the copy engine for boxes of both operands, `depth` elements of the folded
-axis a stage, into a ring of stages.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that
-it has asked for, and gives a stage back when its products are done.  A stage has a barrier that its bytes complete, and one at which every
-warp that multiplies arrives.  While groups compute results of one tile, the ring fills with the next.
+The first group of 128 threads copies: a thread of it for each side asks the copy engine for boxes of that side's operands, `depth`
+elements of the folded axis a stage, into a ring of stages; a side that needs not wait for an earlier kernel runs ahead of one that has
+to.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that it has asked for, and gives a stage
+back when its products are done.  A stage has a barrier that the bytes of both sides complete, and one at which every warp that multiplies
+arrives.  While groups compute results of one tile, the ring fills with the next.
 
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
@@ -25,7 +26,6 @@ from emmy.instructions import (
     Assign,
     Barrier,
     CommitProducts,
-    CopyTile,
     DeclareArray,
     ExpectBytes,
     FenceAsync,
@@ -46,15 +46,16 @@ from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
-from emmy.ir.loop_ir import Load, Value, load_of
+from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
+from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
-from emmy.lower.tile_to_kernel.staging import counted, products
+from emmy.lower.tile_to_kernel.staging import Product, counted, products
 
 CHUNK = 8                       # halves that move as one vector
 GROUP, WARPS = 128, 4           # threads and warps that multiply together
@@ -108,7 +109,7 @@ def tiling(row: tile.Row) -> Tiling:
 class Operand:
     """A load as tiles of one side in a ring in shared memory: lines of 64 elements along the folded axis, or of 64 positions."""
 
-    def __init__(self, scope: Emitter, load: Load, view: maps.View, positions: int, t: Tiling):
+    def __init__(self, scope: Emitter, load: Load, view: windows.View, positions: int, t: Tiling):
         self.view, self.positions, self.tiling, self.filled = view, positions, t, view.filled(positions)
         self.box = view.box(self.filled)
         self.buffer = SharedBuffer(scope.name("tile"), t.element, t.stages * self.slot, 1024)
@@ -127,8 +128,8 @@ class Operand:
     def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
         """Ask for the tile at an element of the folded axis and a position of the side."""
         lines = range(0, self.tiling.depth, maps.LINE) if self.view.by_depth else (0,)
-        return [CopyTile(self.buffer.name, slot * self.slot + self.place(k, p), self.map.name,
-                         self.view.coordinates(scope, start + k, first + p), barrier, slot)
+        return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, p), self.map.name, start + k, first + p, barrier,
+                               slot)
                 for k in lines for p in range(0, self.filled, self.box)]
 
     @property
@@ -180,26 +181,35 @@ class Multiplication:
 
     def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling):
         self.kernel, self.schedule, self.tiling = kernel, schedule, t
-        self.products = products(scope, list(kernel.folds), schedule.rows, schedule.columns)
-        self.axis = self.products[0].fold.axis
-        self.steps = -(-kernel.extents[self.axis] // t.depth)
+        nests = windows.nests(kernel)
+        each = products(scope, [nest[0] for nest in nests], schedule.rows, schedule.columns)
+        found = [self.views(nest, p) for nest, p in zip(nests, each, strict=True)]
+        (self.axis, self.taps), *others = {(x.axis, x.taps) for x in found}
+        if others:
+            raise IRError(f"{kernel.name} sums over {self.axis}, {self.taps} and over {others}")
+        self.chunks = -(-kernel.extents[self.axis] // t.depth)      # stages of a tap
+        self.steps = self.chunks * self.extent(self.taps)
         self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
         self.tiles = self.down * self.across * self.extent(schedule.batch)
         self.grid = min(t.blocks or self.tiles, self.tiles)
         self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
-        self.factors = [(self.operand(scope, p.left, True), self.operand(scope, p.right, False)) for p in self.products]
-        self.sums = [scope.name("sum") for _ in self.products]
+        sides = [x.operands for x in found]
+        self.factors = [(self.operand(scope, *left, True), self.operand(scope, *right, False)) for left, right in sides]
+        self.sums = {nest[-1].result(): scope.name("sum") for nest in nests}
 
     def extent(self, axes: tuple[int, ...]) -> int:
         return prod(self.kernel.extents[a] for a in axes)
 
-    def operand(self, scope: Emitter, value: Value | None, left: bool) -> Operand:
-        load = load_of(value, self.tiling.element) if value is not None else None
-        side = self.schedule.rows if left else self.schedule.columns
-        view = load and maps.operand(scope.tensors[load.tensor], load.point, self.axis, side, self.schedule.batch, self.kernel.extents)
-        if not load or not view:
-            raise IRError(f"{self.kernel.name}: {value} is no operand that a tensor map has as {'rows' if left else 'columns'}")
+    def views(self, nest: windows.Nest, product: Product) -> windows.Summed:
+        """What a nest sums over, and its operands."""
+        s, factors = self.schedule, [v for v in (product.left, product.right) if v is not None]
+        found = windows.summed(self.kernel, nest, self.tiling.element, factors, (s.rows, s.columns), s.batch) if len(factors) > 1 else None
+        if found is None:
+            raise IRError(f"{self.kernel.name}: {factors} are no operands that tensor maps have")
+        return found
+
+    def operand(self, scope: Emitter, load: Load, view: windows.View, left: bool) -> Operand:
         if (load, left) not in self.operands:
             positions = self.tiling.height if left else self.tiling.width
             self.operands[load, left] = Operand(scope, load, view, positions, self.tiling)
@@ -238,23 +248,28 @@ class Multiplication:
         s = Var(scope.name("s"), dt.i32)
         made = scope.child()
         name, stages = self.barriers.name, self.tiling.stages
-        made.emit(InitBarrier(name, s, 1), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
+        made.emit(InitBarrier(name, s, 2), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
         maps_ = (*(x.map.name for x in self.operands.values()), *stored)
         first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), FenceBarriers()
         scope.emit(If(Thread() == 0, first), Barrier())
 
-    def copy(self, scope: Emitter) -> None:
-        """What the thread does that copies."""
+    def copy(self, scope: Emitter, left: bool) -> None:
+        """What the thread does that copies the operands of a side."""
         ring, t = Ring(scope, self.tiling.stages), self.tiling
-        size = sum(x.brought for x in self.operands.values())
+        operands = [x for (_, side), x in self.operands.items() if side == left]
+        size = sum(x.brought for x in operands)
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
             name = self.barriers.name
             body.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), ExpectBytes(name, ring.slot, size))
-            start = body.let("k", step * t.depth)
-            for (_, left), x in self.operands.items():
+            chunk: Expr = step
+            if self.taps:
+                body.place(self.taps, body.whole(step // self.chunks))
+                chunk = step % self.chunks
+            start = body.let("k", chunk * t.depth)
+            for x in operands:
                 body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
             body.emit(*ring.advance())
             inner.emit(counted(step, self.steps, body, unroll=False))
@@ -264,7 +279,7 @@ class Multiplication:
     def multiply(self, scope: Emitter, result: Result) -> None:
         """What a group does that multiplies."""
         t = self.tiling
-        for array in self.sums:
+        for array in self.sums.values():
             scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
         if any(x.filled < x.positions for x in self.operands.values()):
             for x in self.operands.values():
@@ -275,14 +290,14 @@ class Multiplication:
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             result.begin(inner, row, column)
-            inner.emit(FenceProducts(tuple(self.sums)))
+            inner.emit(FenceProducts(tuple(self.sums.values())))
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
             body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
             self.step(body, ring.slot, step, result.group)
             body.emit(CommitProducts(), WaitProducts(1),
                       If((result.lane == 0) & (step > 0), (leave,)), Assign(before, ring.slot), *ring.advance())
-            inner.emit(counted(step, self.steps, body, unroll=False), WaitProducts(0, tuple(self.sums)),
+            inner.emit(counted(step, self.steps, body, unroll=False), WaitProducts(0, tuple(self.sums.values())),
                        If(result.lane == 0, (leave,)))
             result.store(inner)
 
@@ -291,14 +306,14 @@ class Multiplication:
 
     def held(self) -> dict[Value, Held]:
         """Where each fold's result is."""
-        return {p.fold.result(): HeldSums(array, dt.f32, True, True) for p, array in zip(self.products, self.sums, strict=True)}
+        return {result: HeldSums(array, dt.f32, True, True) for result, array in self.sums.items()}
 
     def step(self, scope: Emitter, slot: Expr, step: Expr, group: Expr) -> None:
         """The products of a stage; the first of a tile begin its sums."""
         t = self.tiling
         q, i, j = (Var(scope.name(x), dt.i32) for x in "qij")
         body = scope.child()
-        for array, (left, right) in zip(self.sums, self.factors, strict=True):
+        for array, (left, right) in zip(self.sums.values(), self.factors, strict=True):
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
             body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,
@@ -319,9 +334,10 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, m.held())
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
-    alone = copying.child()
-    m.copy(alone)
-    copying.emit(If(Thread() == 0, tuple(alone.body)))
+    for left in (True, False):
+        alone = copying.child()
+        m.copy(alone, left)
+        copying.emit(If(Thread() == (0 if left else 32), tuple(alone.body)))
     result.enter(multiplying)
     m.multiply(multiplying, result)
     share = SHARE.get(t.groups)
