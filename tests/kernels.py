@@ -12,6 +12,7 @@ from emmy.instructions import (
     Declare,
     DeclareArray,
     ExpectBytes,
+    FenceBarriers,
     For,
     If,
     InitBarrier,
@@ -31,7 +32,7 @@ from emmy.instructions import (
     StoreGlobalVector,
     StoreShared,
     StoreSharedVector,
-    WaitCluster,
+    WaitBarrier,
     WaitCopies,
     WaitKernels,
 )
@@ -269,8 +270,9 @@ def rotation(cluster: int = 2, grid: int = 4, element: DType = dt.f32) -> Kernel
     buffers = GlobalBuffer("src", element, 64 * grid, "read"), GlobalBuffer("dst", element, 64 * grid, "write")
     return Kernel("rotation", buffers, (SharedBuffer("part", element, 64), SharedBuffer("met", dt.i64, 1)), (grid, 1, 1), 64, (
         LoadGlobal(x, "src", Block(0) * 64 + t),
-        If(t == 0, (InitBarrier("met", int32(0), 1), ExpectBytes("met", int32(0), 64 * element.bytes))), ClusterArrive(), ClusterWait(),
-        StoreCluster("part", 63 - t, (Block(0) % cluster + 1) % cluster, x, "met", int32(0)), WaitCluster("met", int32(0), int32(0)),
+        If(t == 0, (InitBarrier("met", int32(0), 1), ExpectBytes("met", int32(0), 64 * element.bytes), FenceBarriers())),
+        ClusterArrive(), ClusterWait(),
+        StoreCluster("part", 63 - t, (Block(0) % cluster + 1) % cluster, x, "met", int32(0)), WaitBarrier("met", int32(0), int32(0)),
         LoadShared(y, "part", t), StoreGlobal("dst", Block(0) * 64 + t, y)), (), cluster)
 
 

@@ -39,10 +39,11 @@ class Wait:
 
 
 class Phases:
-    """A barrier in shared memory: `pending` arrivals and `bytes` that its phase waits for, `flying` bytes of copies bound to it."""
+    """A barrier in shared memory, made by the warp `maker`: `pending` arrivals and `bytes` that its phase waits for, `flying` bytes of copies
+    bound to it."""
 
-    def __init__(self, name: str, count: int, agent: int, span: int) -> None:
-        self.name, self.count, self.agent, self.span = name, count, agent, span
+    def __init__(self, name: str, count: int, agent: int, span: int, maker: int) -> None:
+        self.name, self.count, self.agent, self.span, self.maker = name, count, agent, span, maker
         self.pending, self.bytes, self.flying, self.phase, self.fenced = count, 0, 0, 0, False
         self.gathered, self.released = (np.full(span, -1, np.int64) for _ in range(2))
 
@@ -104,20 +105,21 @@ class Meeting:
 
 
 class Gathering:
-    """The barrier of a cluster's `warps`: in which phase each arrived that has not gone on, and what those had seen who ended the last."""
+    """The barrier of a cluster's `warps`: in which phase each arrived that has not gone on, and which barriers in shared memory, made and
+    fenced by one that has, those know who go on."""
 
-    def __init__(self, warps: int, span: int) -> None:
+    def __init__(self, warps: int) -> None:
         self.warps, self.phase, self.pending = warps, 0, warps
         self.arrived: dict[Warp, int] = {}
-        self.gathered, self.released = (np.full(span, -1, np.int64) for _ in range(2))
+        self.gathered, self.released = set[Phases](), frozenset[Phases]()
 
     def arrive(self, w: Warp) -> None:
         if w in self.arrived:
             raise Fault("barrier", "arrives a second time, with no cluster_wait between", w.threads)
-        np.maximum(self.gathered, w.engine.release(w, None).max(axis=0), out=self.gathered)
+        self.gathered |= {phases for phases in w.engine.phases.values() if phases.fenced and phases.maker == w.number}
         self.arrived[w], self.pending = self.phase, self.pending - 1
         if not self.pending:
-            self.released, self.phase, self.pending = self.gathered.copy(), self.phase + 1, self.warps
+            self.released, self.phase, self.pending = frozenset(self.gathered), self.phase + 1, self.warps
 
     def wait(self, w: Warp) -> Iterator[object]:
         if w not in self.arrived:
@@ -125,7 +127,7 @@ class Gathering:
         phase = self.arrived.pop(w)
         if self.phase == phase:
             yield Wait(lambda: self.phase != phase, "its cluster")
-        w.engine.acquire(w, None, self.released)
+        w.known |= self.released
 
 
 class Engine:
@@ -141,7 +143,7 @@ class Engine:
                 self._agents[b.name, k] = crowd + len(self._agents)
         self._agents = {key: agent + rank * len(self._agents) for key, agent in self._agents.items()}
         self.span = crowd + len(self._agents) * kernel.cluster
-        self.peers, self.gathering, self.ended = [self], Gathering(crowd // 32, self.span), False
+        self.peers, self.gathering, self.ended = [self], Gathering(crowd // 32), False
         self.phases: dict[tuple[str, int], Phases] = {}
         self.flights: list[tuple[Warp, Stmt, Callable[[], None]]] = []
         self.groups = [Meeting() for _ in range(0, self.threads, 128)]
@@ -201,15 +203,16 @@ class Engine:
     def make(self, w: Warp, name: str, at: int, count: int) -> None:
         if (name, at) in self.phases:
             raise Fault("barrier", f"{name}[{at}] is made a second time", w.active(w.mask))
-        self.phases[name, at] = Phases(f"{name}[{at}]", count, self._agents[name, at], self.span)
+        self.phases[name, at] = Phases(f"{name}[{at}]", count, self._agents[name, at], self.span, w.number)
 
     def barrier(self, w: Warp, name: str, at: Any, lanes: Mask, *, by_engine: bool = False) -> Phases:
         """The one barrier that the active lanes use; it was made where all of them see it."""
         at = w.uniform(at)
         if np.ndim(at):
             raise Fault("barrier", f"lanes of a warp use different barriers of {name} in one statement", w.active(lanes))
-        self.shared[name].check_made(w, at, lanes)
         found = self.phases.get((name, int(at)))
+        if found not in w.known:
+            self.shared[name].check_made(w, at, lanes)
         if found is None:
             raise Fault("barrier", f"{name}[{at}] is no barrier: nothing made it one", w.active(lanes))
         if by_engine and not found.fenced:

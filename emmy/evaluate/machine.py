@@ -45,7 +45,7 @@ class Warp:
     """32 threads: their registers by slot, the lanes that are active, and the memory they see."""
 
     __slots__ = ("registers", "mask", "full", "threads", "agents", "block", "memory", "tags", "base", "first", "steps", "limit", "size",
-                 "copies", "number", "span", "engine", "seen", "products", "stores", "fenced", "late")
+                 "copies", "number", "span", "engine", "seen", "products", "stores", "fenced", "known", "late")
 
     def __init__(self, first_thread: int, size: int, block: tuple[int, ...], slots: int, memory: dict[str, Memory], limit: int,
                  engine: Engine | None = None) -> None:
@@ -62,6 +62,7 @@ class Warp:
         self.products: list[list[Callable[[], None]]] = [[]]    # of products
         self.stores: dict[int, list[list[Callable[[], None]]]] = {}     # of stores, by lane
         self.fenced = False     # whether products may begin
+        self.known: set[object] = set()     # barriers of the cluster that were made before its blocks met
         self.late = np.zeros(32, bool)  # lanes that have waited for the kernels before
 
     def enter(self, epoch: int, first_epoch: int) -> None:

@@ -2,7 +2,7 @@
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.bulk_copy import CommitStores, CopyBulk, CopyTile, FenceAsync, PrefetchMap, StoreTile, WaitStores
-from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster, WaitCluster
+from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster
 from emmy.instructions.control import For, If
 from emmy.instructions.cp_async import CommitCopies, CopyAsync, WaitCopies
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector, StoreGlobal, StoreGlobalVector
@@ -23,5 +23,5 @@ __all__ = ["Arrive", "Assign", "Barrier", "ClusterArrive", "ClusterWait", "Commi
     "For", "If", "InitBarrier", "LaunchDependents", "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared",
     "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap",
     "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreCluster", "StoreGlobal", "StoreGlobalVector", "StoreMatrices",
-    "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCluster", "WaitCopies", "WaitKernels",
+    "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies", "WaitKernels",
     "WaitProducts", "WaitStores"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emmy.instructions.arithmetic import spell
-from emmy.instructions.mbarrier import WaitBarrier, check_barrier
+from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 MOST = 8        # blocks of a cluster
 
 class ClusterArrive(Stmt):
-    """Every thread of the cluster arrives; what it did before is seen by those who wait.  Whole warps arrive."""
+    """Every thread of the cluster arrives.  Those who wait see the barriers that were made and fenced before, and nothing else: what more
+    they would see costs a fence of all memory.  Whole warps arrive."""
 
     asynchronous = True
     syntax = "cluster_arrive"
@@ -107,12 +108,3 @@ class StoreCluster(Stmt):
                 peer.fly(w, self, phases, item, partial(memory.land, place, values[lane]))
             w.mask = outer
         return run
-
-
-class WaitCluster(WaitBarrier):
-    """Waits for the end of the phase of that parity, 0 or 1, and for what other blocks of the cluster have sent."""
-
-    syntax = "wait_cluster {barrier}[{at}] parity {parity}"
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return [f"emmy_wait_cluster(&{self.barrier}[{spell(self.at)}], {spell(self.parity)});"]

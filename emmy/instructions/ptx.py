@@ -78,13 +78,13 @@ FUNCTIONS = {
 }}"""),
         _simple("emmy_expect_bytes", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;", barrier="shared", bytes="r"),
         _simple("emmy_arrive", "mbarrier.arrive.shared::cta.b64 _, [%0];", barrier="shared"),
-        *((name, f"""{_DEVICE} void {name}(const void* barrier, int parity) {{
+        ("emmy_wait_barrier", f"""{_DEVICE} void emmy_wait_barrier(const void* barrier, int parity) {{
   int done;
   do {{
-    asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity{scope}.shared::cta.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }}"
+    asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }}"
       : "=r"(done) : "r"(emmy_shared(barrier)), "r"(parity) : "memory");
   }} while (!done);
-}}""") for name, scope in (("emmy_wait_barrier", ""), ("emmy_wait_cluster", ".acquire.cluster"))),
+}}"""),
         _simple("emmy_launch_dependents", "griddepcontrol.launch_dependents;"),
         _simple("emmy_wait_kernels", "griddepcontrol.wait;"),
         _simple("emmy_fence_async", "fence.proxy.async.shared::cta;"),
@@ -99,7 +99,7 @@ FUNCTIONS = {
         _counted("emmy_grow_registers", "setmaxnreg.inc.sync.aligned.u32"),
         _counted("emmy_shrink_registers", "setmaxnreg.dec.sync.aligned.u32"),
         _simple("emmy_named_barrier", "bar.sync %0, %1;", id="r", threads="r"),
-        _simple("emmy_cluster_arrive", "barrier.cluster.arrive.release.aligned;"),
+        _simple("emmy_cluster_arrive", "barrier.cluster.arrive.relaxed.aligned;"),
         _simple("emmy_cluster_wait", "barrier.cluster.wait.acquire.aligned;"),
         _simple("emmy_fence_products", "wgmma.fence.sync.aligned;"),
         _simple("emmy_commit_products", "wgmma.commit_group.sync.aligned;"),

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emmy.instructions.barrier import Barrier
-from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster, WaitCluster
+from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster
 from emmy.instructions.control import For, If
-from emmy.instructions.mbarrier import ExpectBytes, InitBarrier
+from emmy.instructions.mbarrier import ExpectBytes, FenceBarriers, InitBarrier, WaitBarrier
 from emmy.instructions.shared_memory import LoadShared, StoreShared
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
@@ -32,7 +32,7 @@ class Exchange:
         for k, level in enumerate(levels):
             size = blocks * each * sum(b.element.bytes for f in level for b in self.inboxes[f])
             made += [InitBarrier(self.met.name, int32(k), 1), ExpectBytes(self.met.name, int32(k), size)]
-        scope.emit(If(Thread() == 0, tuple(made)), ClusterArrive())
+        scope.emit(If(Thread() == 0, (*made, FenceBarriers())), ClusterArrive())
 
     def start(self, scope: Emitter) -> None:
         """All blocks are there, and have made their barriers."""
@@ -48,7 +48,7 @@ class Exchange:
 
     def wait(self, scope: Emitter, level: int) -> None:
         """The states of a level have come from all blocks."""
-        scope.emit(WaitCluster(self.met.name, int32(level), int32(0)))
+        scope.emit(WaitBarrier(self.met.name, int32(level), int32(0)))
 
 
 def sent(dtype: DType) -> DType:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from emmy.evaluate.simulate import SimulationError
-from emmy.instructions.cluster import ClusterArrive, ClusterWait, WaitCluster
+from emmy.instructions.cluster import ClusterArrive, ClusterWait
 from emmy.instructions.cp_async import CopyAsync
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
+from emmy.instructions.mbarrier import WaitBarrier
 from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir
 from emmy.ir import loop_ir as loop
@@ -101,7 +102,7 @@ def without(made: kernel_ir.Kernel, *left_out: type[Stmt]) -> kernel_ir.Kernel:
 @pytest.mark.parametrize("left_out, kind", [
     ((ClusterArrive, ClusterWait), "uninitialised"),    # sends before the others have made their barriers
     ((ClusterWait,), "uninitialised"),
-    ((WaitCluster,), "uninitialised"),                  # reads what has not come
+    ((WaitBarrier,), "uninitialised"),                  # reads what has not come
 ])
 def test_faults_are_found(left_out: tuple[type[Stmt], ...], kind: str) -> None:
     k = softmax(dt.f32, 64)
