@@ -39,8 +39,8 @@ class Wait:
 
 
 class Phases:
-    """A barrier in shared memory, made by the warp `maker`: `pending` arrivals and `bytes` that its phase waits for, `flying` bytes of copies
-    bound to it."""
+    """A barrier in shared memory, which the warp `maker` made: `pending` arrivals and `bytes` that its phase waits for, `flying` bytes of
+    copies bound to it."""
 
     def __init__(self, name: str, count: int, agent: int, span: int, maker: int) -> None:
         self.name, self.count, self.agent, self.span, self.maker = name, count, agent, span, maker
