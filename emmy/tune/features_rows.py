@@ -98,7 +98,7 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
     # nothing moves while the only block of a multiprocessor folds
     alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)
     return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
-                    down * across, 40 + 6 * width, shared_bytes, 2.0, (3 if cluster == 1 else 8) * len(census.levels),
+                    down * across, 40 + 6 * width, shared_bytes, 2.0 if cluster == 1 else 3.5, (3 if cluster == 1 else 8) * len(census.levels),
                     16 * min(ceil(length / cluster / down), 8))
 
 
@@ -128,8 +128,9 @@ def resident(census: Census, schedule: tile.Schedule) -> Features:
         work += fold_slots(census, f) + blocks * row.threads * merges * len(f.state)
     copied, written = rows * length * size, rows * length * sum(t.element.bytes for t in kernel.outputs)
     runs = ceil(length / cluster / (row.threads * width))
+    walking = 0.5 * runs * (len(census.levels) + 1)        # run after run, each waiting for what it reads
     return Features(census.dram, copied + written, 0, 0, l1 + copied, work, shared + copied / 4, blocks, row.threads, 32 + 3 * width,
-                    length // cluster * size + 1024, 2.0, (2 if cluster == 1 else 6) * len(census.levels), 16 * min(runs, 8))
+                    length // cluster * size + 1024, 2.0 + walking, (2 if cluster == 1 else 6) * len(census.levels), 16 * min(runs, 8))
 
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:
