@@ -110,7 +110,7 @@ class Launcher:
 
 def staged_by(row: tile.Row) -> str:
     """What a row brings its operands to shared memory by, or "cluster": what matters to a launch of several kernels."""
-    return "cluster" if row.cluster > 1 else row.stage.split("/")[-1]
+    return "cluster" if row.cluster > 1 else row.stage.split("/")[-1].removesuffix("-once")
 
 
 def read_again(kernels: Sequence[tile.Kernel]) -> float:

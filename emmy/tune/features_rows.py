@@ -97,8 +97,9 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
     line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
     # nothing moves while the only block of a multiprocessor folds
     alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)
+    steps, joins = (2.0, 3) if cluster == 1 else (3.5, 8)
     return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
-                    down * across, 40 + 6 * width, shared_bytes, 2.0 if cluster == 1 else 3.5, (3 if cluster == 1 else 8) * len(census.levels),
+                    down * across, 40 + 6 * width, shared_bytes, steps, joins * len(census.levels),
                     16 * min(ceil(length / cluster / down), 8))
 
 

@@ -25,7 +25,7 @@ from tests.lower.tile_to_kernel.test_twist_tile import B, D, J, M, N, softmax
 
 H, P, Q = 5, 7, 8
 WARP = "WORK=w1,TILE=mma_m16n8k16_bf16_f32/f1x4,STAGE=d3/smem-async"
-THREADS = "WORK=t4x8,TILE=fma_f32/f2x2/k4,STAGE=d1/smem"
+FLOATS = "WORK=t4x8,TILE=fma_f32/f2x2/k4,STAGE=d1/smem"
 
 
 def grouped(b: int, heads: int, group: int, m: int, j: int, d: int, element: DType = dt.bf16, causal: bool = False) -> tile.Kernel:
@@ -62,10 +62,10 @@ def test_the_axis_of_heads_is_two() -> None:
         assert packed(alone) is alone
 
 
-@pytest.mark.parametrize("spelled", [row(blocks=132), row(1, False, 128, 2, 2, blocks=132, live=True), WARP, f"{WARP},RASTER=live", THREADS])
+@pytest.mark.parametrize("spelled", [row(blocks=132), row(1, False, 128, 2, 2, blocks=132, live=True), WARP, f"{WARP},RASTER=live", FLOATS])
 @pytest.mark.parametrize("m", [1, 5])
 def test_a_block_reads_keys_once_for_all_heads(spelled: str, m: int) -> None:
-    element = dt.f32 if spelled == THREADS else dt.bf16
+    element = dt.f32 if spelled == FLOATS else dt.bf16
     for group, j, d in ((3, 150, 64), (8, 40, 32)):
         k = grouped(2, 2 * group, group, m, j, d, element, "live" in spelled)
         if "live" in spelled and m == 1:
@@ -75,7 +75,7 @@ def test_a_block_reads_keys_once_for_all_heads(spelled: str, m: int) -> None:
         form = lower(k.replace(schedule=found))
         close(run(k, form, random(k)), wanted(k, group, "live" in spelled))
         if not spelled.startswith("WORK=g"):
-            assert np.prod(form.grid) == 4 * -(-m * group // (8 if spelled == THREADS else 16))
+            assert np.prod(form.grid) == 4 * -(-m * group // (8 if spelled == FLOATS else 16))
 
 
 def test_the_state_of_pieces() -> None:
