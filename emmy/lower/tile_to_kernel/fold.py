@@ -117,7 +117,7 @@ def partial(scope: Emitter, group: list[tile.Fold], team: Team) -> list[tuple[Va
     stop = scope.index(first.upto) + 1 if first.upto is not None else const(scope.integer, extent)
     for f in group:
         scope.hoist(f.lifts, f.axis)
-    if team.held is None and first.kind != "scan":
+    if team.held is None and team.part is None and first.kind != "scan":
         many = ahead(scope.kernel, team.width, team.passes(extent))
         whole = extent // (team.size * team.width * many) * (team.size * team.width * many)
         for begin, end, count in ((0, whole, many), (whole, extent, 1)):
