@@ -86,10 +86,12 @@ class Executable:
             if m.buffer in pointers:
                 host.point(pointers[m.buffer])
         self._moving = tuple((host, place[m.buffer]) for m, host in maps.items() if m.buffer not in pointers)
+        overlaps = self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
         with driver:
             self._launches = tuple(
                 driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes,
-                               Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps)), x.early)
+                               Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps)),
+                               x.early and overlaps)
                 for x in plan.launches)
         self._alike: Callable[..., bool] = _no
 
