@@ -93,7 +93,7 @@ class Executable:
                             tuple(cleared[a] for a in x.arguments if a in cleared))
 
         able = self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
-        early = [able and x.early and cleared.keys().isdisjoint(x.arguments) for x in plan.launches]     # clearing waits for all that is ahead
+        early = [able and x.early and cleared.keys().isdisjoint(x.arguments) for x in plan.launches]     # clearing waits for what is ahead
         with driver:
             self._launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), begins)
                                    for x, begins in zip(plan.launches, early, strict=True))
