@@ -25,6 +25,9 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
     if len(tensors) != len(plan.inputs):
         raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}",
                         "pass those it was compiled with")
+    orders = program.captured.orders
+    if orders:
+        tensors = [in_order(x, orders[name]) if name in orders else x for name, x in zip(plan.inputs, tensors, strict=True)]
     if tensors and getattr(tensors[0], "is_cuda", False):
         results = on_gpu(program)(*tensors)
     else:
@@ -32,8 +35,20 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
             check(plan.buffer(name), x)
         arrays = on_numpy(program, arguments(program, tensors))
         results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
+    if orders:
+        results = tuple(out_of_order(x, orders.get(k, ())) for k, x in enumerate(results))
     results = tuple(map(restride, results, program.captured.strides))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def in_order(x: Any, order: Sequence[int]) -> Any:
+    """A tensor with its dimensions in the order of memory; what is none, or has another number of them, as it is."""
+    return x.permute(*order) if hasattr(x, "permute") and x.dim() == len(order) else x
+
+
+def out_of_order(x: Any, order: Sequence[int]) -> Any:
+    """A tensor whose dimensions are in the order of memory with them in their own."""
+    return x.permute(*sorted(range(len(order)), key=order.__getitem__)) if order else x
 
 
 def restride(x: Any, strides: Sequence[int]) -> Any:
