@@ -40,9 +40,9 @@ class Captured:
     `inputs` are in call order (also those that the program does not read).  The first `len(mutated)` outputs of the program are
     the new values of the inputs named there.  `strides`: eager's strides of each output, in elements.
 
-    The program takes and returns tensors as they lie in memory, row-major.  Where the function's dimensions are in another order, as
-    those of a channels_last tensor are, `orders` has them in that of memory, by the name of an input and by the number of an output; the
-    program begins and ends by permuting them."""
+    The program takes tensors as they lie in memory, row-major.  Where the function's dimensions are in another order, as those of a
+    channels_last tensor are, `orders` has them in that of memory by the name of the input, and the program begins by permuting them; so it
+    ends where a result has torch's memory format channels_last, in `orders` by its number."""
 
     program: Program
     inputs: dict[str, torch.Tensor]
@@ -69,6 +69,12 @@ def memory_order(x: torch.Tensor) -> tuple[int, ...]:
     """The dimensions of a tensor in the order of memory, outermost first, where they fill it in another order than their own; else ()."""
     order = tuple(sorted(range(x.dim()), key=lambda d: -x.stride(d)))
     return order if not x.is_contiguous() and x.permute(order).is_contiguous() else ()
+
+
+def has_memory_format(x: torch.Tensor) -> bool:
+    """Whether it lies in one of torch's memory formats other than the usual one: its channels, dimension 1, innermost."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()])
 
 
 class _Wrapper(torch.nn.Module):
@@ -308,7 +314,7 @@ class _Builder:
                 found = getattr(spec.arg, "value", spec.arg)
                 raise EmmyError(f"result {k - len(mutated)} is {found!r}, not a tensor", "return tensors only")
             result = nodes[spec.arg.name].meta["val"]
-            if order := memory_order(result):
+            if has_memory_format(result) and (order := memory_order(result)):
                 self.orders[k] = order
                 value = self.permuted(value, self.type(result, f"result {k - len(mutated)}"), order)
                 self.nodes.append(value)
