@@ -49,9 +49,10 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
     return list(out)
 
 
-def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
+def twist_facts(kernel: tile.Kernel) -> list[str]:
     """Of each softmax twist whose score has one sum of products of two loads: which operands tensor maps have, and which keys count."""
     out: list[str] = []
+    free = tile.free_axes(kernel.roots)
     tensors, outs = {t.name: t for t in kernel.tensors}, frozenset(kernel.outer)
     for t in kernel.folds:
         inner = [f for f in kernel.folds if f.name in {v.fold for v in loop.walk(t.lifts) if isinstance(v, tile.FoldResult)}]

@@ -20,6 +20,7 @@ from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.held import at_position, kept, levels
 from emmy.lower.tile_to_kernel.scan import scanned
+from emmy.lower.tile_to_kernel.shared_keys import packed
 from emmy.lower.tile_to_kernel.staged_rows import row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
 
@@ -141,11 +142,16 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
     rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
     out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *strip_facts(kernel, columns), *scan_facts(kernel),
-            *bulk_facts(kernel, free), *twist_facts(kernel, free)]
+            *bulk_facts(kernel, free), *twist_facts(packed(kernel))]
+    out += [f'(set (Span "{f.name}") {axes(f.span)})' for f in kernel.folds]
+    kernel = packed(kernel)     # what twists see; the axes of every other kernel are its own
+    free = tile.free_axes(kernel.roots)
+    if frozenset(kernel.outer) != outs:
+        out += [f"(Points {axes(kernel.outer)})", *(f"(Extent {a} {n})" for a, n in kernel.axes if a not in outs)]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
-        out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})', f'(set (Span "{f.name}") {axes(f.span)})']
+        out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})']
         out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
         out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
@@ -158,6 +164,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             depth = max((kernel.extents[g.axis] for g in kernel.folds if g.name in reads), default=0)
             out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})',
                     f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
+                    f'(set (RowElements "{f.name}") {prod(kernel.extents[a] for a in free[f.lifts[0]] - values - {f.axis})})',
                     f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
     return out
 
