@@ -49,6 +49,7 @@ def test_snippets_run(stem):
               "lora": [sizes[0], third], "bmm": sizes[:3], "sdpa_grouped": grouped, "sdpa_grouped_causal": grouped,
               "xw+(xa)b": [sizes[0], third], "x(w+ab)": [sizes[0], third],
               "silu(xg)(xu)": last, "embedding": [third, sizes[1 % len(sizes)]], "permute": [sizes[0], third, *sizes[1:2], *sizes[3:]],
+              "conv_channels_first": [sizes[0], sizes[4 % len(sizes)], *sizes[1:3]],
               "conv": convolved(*sizes) if program == "conv" else [], "bottleneck": sizes[:4],
               "maxpool": [*sizes[:2], *(n // 2 for n in sizes[2:])], "avgpool": [*sizes[:2], 1, 1],
               **dict.fromkeys(("attention", "attention_causal", "sdpa", "sdpa_causal", "softcap_attention"), sizes),
