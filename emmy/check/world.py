@@ -45,7 +45,6 @@ class World(NamedTuple):
         """The facts of it."""
         lines = [f"(set (Extent {a}) {n})" for a, n in self.extents.items()]
         lines += [f'(set (Stored "{name}") "{t.element.compute}")' for name, t in (*self.inputs.items(), *self.definitions.items())]
-        lines += [f'(set (StoredBytes "{name}") {t.element.bytes})' for name, t in (*self.inputs.items(), *self.definitions.items())]
         lines += [f'(Half "{name}")' for name, t in (*self.inputs.items(), *self.definitions.items()) if t.element is not t.element.compute]
         lines += [f'(set (Definition "{name}") {body})' for name, body in self.bodies.items()]
         return "\n".join((*lines, f"(set (FirstFreshAxis) {FRESH})"))

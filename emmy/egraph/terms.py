@@ -33,7 +33,6 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     constants = {v for d in program.definitions for v in loop.walk((d.body,)) if isinstance(v, loop.Const)}
     lines += sorted(f'(set (Exact "{c.element}" {_signed(c.bits)}) {rational(x)})' for c in constants if (x := exactly(c)) is not None)
     lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
-    lines += [f'(set (StoredBytes "{t.name}") {t.element.bytes})' for t in program.everything]
     lines += [f'(Half "{t.name}")' for t in program.everything if t.element is not t.element.compute]
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
