@@ -11,7 +11,7 @@ FILTERS = "w = torch.randn({4}, {5}, {5}, {3}, {dtype}).permute(0, 3, 1, 2); "
 LAYER = "nn.Conv2d({{{0}}}, {{{1}}}, {2}, bias=False, {{dtype}}).to(memory_format=torch.channels_last), nn.BatchNorm2d({{{1}}}, {{dtype}})"
 PROGRAMS = {
     "conv": IMAGES + FILTERS + "F.conv2d(x, w, stride={6}, padding={7}).permute(0, 2, 3, 1)",
-    "conv_channels_first": "x, w = torch.randn({0}, {3}, {1}, {2}, {dtype}), torch.randn({4}, {3}, {5}, {5}, {dtype}); "
+    "conv_channels_first": "x = torch.randn({0}, {3}, {1}, {2}, {dtype}); w = torch.randn({4}, {3}, {5}, {5}, {dtype}); "
                            "F.conv2d(x, w, stride={6}, padding={7})",
     "bottleneck": IMAGES + f"a, an = {LAYER.format(3, 4, 1)}; b, bn = {LAYER.format(4, 4, '3, padding=1')}; c, cn = {LAYER.format(4, 3, 1)}; "
                   "y = F.relu(an.eval()(a(x))); y = F.relu(bn.eval()(b(y))); F.relu(cn.eval()(c(y)) + x).permute(0, 2, 3, 1)",

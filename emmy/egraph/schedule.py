@@ -133,7 +133,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})",
-            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
+            f"(Elements {prod(n for _, n in kernel.axes)})", f"(RowCount {prod(kernel.extents[a] for a in span)})",
+            f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
             f"(set (OutputCount) {len(kernel.outputs)})",
             f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",

@@ -1,9 +1,9 @@
 """In which order the dimensions of tensors between others lie in memory.
 
 A tensor that only the program's own kernels write and read may have its dimensions in any order.  It keeps that of the program, but where
-another dimension than the last is read along what lies contiguous there, an input or what is written, and the last one is neither read so nor
-reduced along: then that other one is the last.  So a convolution's result has its channels side by side where the filters of the next one
-have them so.
+another dimension than the last is read along what lies contiguous there, an input or what is written, and the last one is neither read so
+nor reduced along: then that other one is the last.  So a convolution's result has its channels side by side where the filters of the next
+one have them so.
 """
 
 from __future__ import annotations

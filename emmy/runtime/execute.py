@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from emmy.errors import EmmyError
 from emmy.runtime.arrays import to_numpy, to_torch
 
 if TYPE_CHECKING:
+    from emmy.capture.export import Captured
     from emmy.pipeline import Program
     from emmy.runtime.plan import Launch
 
@@ -21,34 +22,42 @@ DEVICES = ("numpy", "simulate", "cuda")
 
 def execute(program: Program, tensors: Sequence[Any]) -> Any:
     """The program's results on the device its tensors are on, in the order and number the captured function returns them."""
+    if tensors and getattr(tensors[0], "is_cuda", False):
+        return (vars(program).get("on_gpu") or on_gpu(program))(*tensors)
     plan = program.plan
     if len(tensors) != len(plan.inputs):
         raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}",
                         "pass those it was compiled with")
-    orders = program.captured.orders
-    if orders:
-        tensors = [in_order(x, orders[name]) if name in orders else x for name, x in zip(plan.inputs, tensors, strict=True)]
-    if tensors and getattr(tensors[0], "is_cuda", False):
-        results = on_gpu(program)(*tensors)
-    else:
-        for name, x in zip(plan.inputs, tensors, strict=True):
-            check(plan.buffer(name), x)
-        arrays = on_numpy(program, arguments(program, tensors))
-        results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
-    if orders:
-        results = tuple(out_of_order(x, orders.get(k, ())) for k, x in enumerate(results))
-    results = tuple(map(restride, results, program.captured.strides))
-    return results[0] if len(results) == 1 else tuple(results)
+    tensors = given(program.captured, tensors)
+    for name, x in zip(plan.inputs, tensors, strict=True):
+        check(plan.buffer(name), x)
+    arrays = on_numpy(program, arguments(program, tensors))
+    results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
+    return returned(program.captured, results)
 
 
-def in_order(x: Any, order: Sequence[int]) -> Any:
-    """A tensor with its dimensions in the order of memory; what is none, or has another number of them, as it is."""
-    return x.permute(*order) if hasattr(x, "permute") and x.dim() == len(order) else x
+def given(captured: Captured, tensors: Sequence[Any]) -> Sequence[Any]:
+    """Arguments with their dimensions in the order of memory; what is no tensor, or has another number of dimensions, as it is."""
+    if not captured.orders:
+        return tensors
+    orders = [captured.orders.get(name, ()) for name in captured.inputs]
+    return [x.permute(*order) if order and hasattr(x, "permute") and x.dim() == len(order) else x
+            for x, order in zip(tensors, orders, strict=False)]
 
 
-def out_of_order(x: Any, order: Sequence[int]) -> Any:
-    """A tensor whose dimensions are in the order of memory with them in their own."""
-    return x.permute(*sorted(range(len(order)), key=order.__getitem__)) if order else x
+def returned(captured: Captured, results: Sequence[Any]) -> Any:
+    """Results with their dimensions in their own order and the strides that eager gives them: one tensor, or a tuple."""
+    if captured.orders:
+        orders = [captured.orders.get(k, ()) for k in range(len(results))]
+        results = [x.permute(*sorted(range(len(order)), key=order.__getitem__)) if order else x
+                   for x, order in zip(results, orders, strict=True)]
+    results = tuple(map(restride, results, captured.strides))
+    return results[0] if len(results) == 1 else results
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor, as torch makes them."""
+    return tuple(prod(max(n, 1) for n in shape[k + 1:]) for k in range(len(shape)))
 
 
 def restride(x: Any, strides: Sequence[int]) -> Any:
@@ -102,12 +111,18 @@ def on_simulator(program: Program, arrays: Arrays, launches: Iterable[Launch] | 
     return {name: memory[name].reshape(plan.buffer(name).shape) for name in plan.outputs}
 
 
-def on_gpu(program: Program) -> Any:
-    """The program loaded on the current GPU; kept with the program for the next call."""
-    if "executable" not in vars(program):
-        from emmy.runtime.build import build
-        from emmy.runtime.launch import Executable
+def on_gpu(program: Program) -> Callable[..., Any]:
+    """A call of the program, loaded on the current GPU; kept with the program for the next call."""
+    from emmy.runtime.build import build
+    from emmy.runtime.launch import Executable
 
-        weights = {**program.captured.weights, **program.captured.constants}
-        vars(program)["executable"] = Executable(program.plan, build(program.plan.source, program.target).cubin, weights)
-    return vars(program)["executable"]
+    captured, plan = program.captured, program.plan
+    run = Executable(plan, build(plan.source, program.target).cubin, {**captured.weights, **captured.constants})
+    otherwise = tuple(k for k, name in enumerate(plan.outputs) if contiguous(plan.buffer(name).shape) != captured.strides[k])
+    call: Callable[..., Any] = run if len(plan.outputs) > 1 else lambda *tensors: run(*tensors)[0]
+    if otherwise or captured.orders:
+        def call(*tensors: Any) -> Any:
+            return returned(captured, run(*given(captured, tensors)))
+
+    vars(program)["on_gpu"] = call
+    return call
