@@ -13,7 +13,8 @@ PROGRAMS = {
     "conv": IMAGES + FILTERS + "F.conv2d(x, w, stride={6}, padding={7}).permute(0, 2, 3, 1)",
     "conv_channels_first": "x = torch.randn({0}, {3}, {1}, {2}, {dtype}); w = torch.randn({4}, {3}, {5}, {5}, {dtype}); "
                            "F.conv2d(x, w, stride={6}, padding={7})",
-    "bottleneck": IMAGES + f"a, an = {LAYER.format(3, 4, 1)}; b, bn = {LAYER.format(4, 4, '3, padding=1')}; c, cn = {LAYER.format(4, 3, 1)}; "
+    "bottleneck": IMAGES + f"a, an = {LAYER.format(3, 4, 1)}; b, bn = {LAYER.format(4, 4, '3, padding=1')}; "
+                  f"c, cn = {LAYER.format(4, 3, 1)}; "
                   "y = F.relu(an.eval()(a(x))); y = F.relu(bn.eval()(b(y))); F.relu(cn.eval()(c(y)) + x).permute(0, 2, 3, 1)",
 }
 
