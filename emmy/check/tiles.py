@@ -54,8 +54,8 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 def kernels() -> Iterator[tile.Kernel]:
     """A kernel of each kind: elementwise, of odd lines too, transposing, row and column sums, a scan, softmax of rows, long and very long
-    ones too, and of columns, windows, products, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all
-    keys, causal, and of one row."""
+    ones too, and of columns, windows, products, a convolution and added products of halves, and attention of fp32 and halves, that of all
+    rows to all keys, causal, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
