@@ -29,10 +29,10 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan",
-         "ContractionForm": "contraction", "ConvolutionForm": "convolution", "TwistForm": "twist"}
+         "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "MmaRow", "MmaTwistRow",
-        "WgmmaRow", "WgmmaTwistRow")
+        "WgmmaRow", "WgmmaTwistRow", "Once")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -92,7 +92,7 @@ def options(pins: tile.Row) -> list[str]:
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
     group, blocks = re.match(r"^g(\d+)x1/ws$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
-    cover, ring = re.match(r"^wgmma_m64n(\d+)k16_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma$", pins.stage)
+    cover, ring = re.match(r"^wgmma_m64n(\d+)k16_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma(-once)?$", pins.stage)
     if group and cover:
         wide, rows, columns, depth = cover.groups()
         tiles = " ".join((group[1], rows, wide, columns, depth))
@@ -133,7 +133,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})",
-            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
+            f"(Elements {prod(n for _, n in kernel.axes)})", f"(RowCount {prod(kernel.extents[a] for a in span)})",
+            f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
             f"(set (OutputCount) {len(kernel.outputs)})",
             f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
@@ -293,6 +294,9 @@ class _Reader:
     def row(self, value: Any) -> tile.Row:
         name, args = self.terms[value]
         number = self.engine.value_to_i64
+        if name == "Once":
+            row: tile.Row = self.row(args[0]).replace(stage=f"{self.row(args[0]).stage}-once")
+            return row
         if name == "MapRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "FoldRow":

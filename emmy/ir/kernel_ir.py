@@ -38,12 +38,13 @@ from emmy.ir.tensor_map import TensorMap, Windows
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step
 
-__all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt",
-    "TensorMap", "Thread", "Var", "Windows", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk",
-    "widen"]
+__all__ = ["GRID_LIMITS", "Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope",
+    "SharedBuffer", "Stmt", "TensorMap", "Thread", "Var", "Windows", "const", "fold", "int32", "operands", "subexpressions", "substitute",
+    "verify", "walk", "widen"]
 
 
 STATEMENTS: dict[str, type[Stmt]] = {}
+GRID_LIMITS = 2**31 - 1, 65535, 65535     # blocks along x, y and z
 BODY = "tuple[Stmt, ...]"      # the annotation of a field that is a block of statements
 
 
@@ -316,9 +317,8 @@ def verify(kernel: Kernel) -> None:
                 if not isinstance(found, GlobalBuffer) or found.element is not element or found.length < b.reach:
                     raise IRError(f"{kernel.name}: map {b.name} of {element}{list(shape)} does not fit the buffer {of}")
         buffers[b.name] = b
-    limits = (2**31 - 1, 65535, 65535)
-    if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, limits, strict=True)):
-        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to {limits}")
+    if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, GRID_LIMITS, strict=True)):
+        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to {GRID_LIMITS}")
     if not 1 <= kernel.cluster <= 8 or kernel.grid[0] % kernel.cluster:
         raise IRError(f"{kernel.name}: clusters of {kernel.cluster} blocks in a grid {kernel.grid}; "
                       "they are of 1 to 8, and divide the grid along x")

@@ -56,6 +56,15 @@ class Launch:
     maps: tuple[TensorMap, ...] = ()
     early: bool = False
 
+    def fields(self) -> dict[str, Any]:
+        """The launch as JSON values."""
+        return vars(self) | {"maps": [_map_fields(m) for m in self.maps]}
+
+    @staticmethod
+    def from_fields(x: dict[str, Any]) -> Launch:
+        """The inverse of `fields`, also after a trip through JSON text; TypeError or KeyError if they are not a launch's."""
+        return Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"]), "maps": tuple(map(_map, x.get("maps", ())))})
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -89,16 +98,14 @@ class Plan:
     def fields(self) -> dict[str, Any]:
         """The plan as JSON values."""
         buffers = [vars(b) | {"element": b.element.name} for b in self.buffers]
-        launches = [vars(x) | {"maps": [_map_fields(m) for m in x.maps]} for x in self.launches]
-        return vars(self) | {"buffers": buffers, "launches": launches}
+        return vars(self) | {"buffers": buffers, "launches": [x.fields() for x in self.launches]}
 
     @staticmethod
     def from_fields(fields: Any) -> Plan:
         """The inverse of `fields`, also after a trip through JSON text; IRError if they are not a plan's."""
         try:
             buffers = tuple(Buffer(**b | {"element": dt.named(b["element"]), "shape": tuple(b["shape"])}) for b in fields["buffers"])
-            launches = tuple(Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"]),
-                                           "maps": tuple(map(_map, x.get("maps", ())))}) for x in fields["launches"])
+            launches = tuple(map(Launch.from_fields, fields["launches"]))
             names = {"inputs": tuple(fields["inputs"]), "outputs": tuple(fields["outputs"])}
             return Plan(**fields | names | {"buffers": buffers, "launches": launches})
         except (TypeError, KeyError) as error:

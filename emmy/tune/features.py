@@ -129,7 +129,7 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction,
-             "convolution": wgmma_features, "twist": _twist}
+             "convolution": wgmma_features, "join": wgmma_features, "twist": _twist}
     return forms[schedule.form](census.seen_by(schedule), schedule)
 
 

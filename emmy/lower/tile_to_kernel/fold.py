@@ -56,7 +56,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     if how == "warp":
         warps = threads // WARP
         team = Team(outer.let("lane", Thread() % WARP), WARP, width, held)
-        position = outer.let("row", outer.whole(Block(0) * warps + Thread() // WARP))
+        position = outer.let("row", outer.whole(Block(0)) * warps + outer.whole(Thread() // WARP))
         blocks, guard = -(-rows // warps), position < rows if rows % warps else None
     else:
         team, position, blocks, guard = Team(outer.let("lane", Thread()), threads, width, held), outer.whole(Block(0)), rows, None

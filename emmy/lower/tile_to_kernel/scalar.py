@@ -32,6 +32,7 @@ from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
 TILED = "contraction", "convolution", "twist"       # forms whose tiles compute every fold
+REACH = 2 ** 31 - 2 ** 24   # the largest index that i32 counts to: a tile or a step beyond it still fits
 
 
 class Place(NamedTuple):
@@ -57,7 +58,7 @@ class Emitter:
         self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
         self.places: dict[Value, Place] = parent.places if parent else {}       # loads that are in shared memory
         sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
-        self.integer: DType = dt.i64 if max(sizes, default=0) >= 1 << 31 else dt.i32
+        self.integer: DType = dt.i64 if max((*sizes, *kernel.extents.values())) > REACH else dt.i32
 
     def child(self) -> Emitter:
         """A scope inside this one."""
