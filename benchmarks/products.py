@@ -27,7 +27,8 @@ PROGRAMS = {
     "attention_causal": ATTENTION_INPUTS + "m = torch.ones({2}, {2}, dtype=torch.bool).tril(); "
                         "F.softmax((q @ k.transpose(-2, -1) * {3} ** -0.5).masked_fill(~m, float('-inf')), dim=-1) @ v",
     "sdpa_grouped": GROUPED_INPUTS + "F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",
-    "sdpa_paged": PAGED_INPUTS + "F.scaled_dot_product_attention(q, *(x[t].flatten(1, 2).transpose(1, 2) for x in (k, v)), enable_gqa=True)",
+    "sdpa_paged": PAGED_INPUTS + "k, v = (x[t].flatten(1, 2).transpose(1, 2) for x in (k, v)); "
+                  "F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",
     "sdpa_grouped_causal": GROUPED_INPUTS + "F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)",
     "gated_mlp": "x = torch.randn({0}, {1}, {dtype}); "
                  f"g, u, d = {linear(1, 2)}, {linear(1, 2)}, {linear(2, 1)}; d(F.silu(g(x)) * u(x))",

@@ -175,8 +175,8 @@ class Emitter:
 
     # -- folds, one thread --------------------------------------------------------------------------------------
     def serial_fold(self, fold: tile.Fold) -> tuple[Expr, ...]:
-        """Run a fold in one loop of this thread; its results are registered and returned.  IRError in a form whose tiles compute every fold:
-        a thread that asked for one where it is not held would compute all of it anew, right and without end."""
+        """Run a fold in one loop of this thread; its results are registered and returned.  IRError in a form whose tiles compute every
+        fold: a thread that asked for one where it is not held would compute all of it anew, right and without end."""
         if self.kernel.schedule is not None and self.kernel.schedule.form in TILED:
             raise IRError(f"{self.kernel.name}: {fold.name} is what tiles compute, and a thread asks for it where they do not hold it")
         state = self.initial(fold)
