@@ -15,6 +15,8 @@ ATTENTION_INPUTS = ("q = torch.randn({0}, {1}, {2}, {3}, {dtype}); k = torch.ran
                     "v = torch.randn({0}, {1}, {2}, {3}, {dtype}); ")
 GROUPED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn({0}, {2}, {4}, {5}, {dtype}); "
                   "v = torch.randn({0}, {2}, {4}, {5}, {dtype}); ")
+PAGED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn({0} * {4} // 16, 16, {2}, {5}, {dtype}); "
+                "v = torch.randn({0} * {4} // 16, 16, {2}, {5}, {dtype}); t = torch.randint(0, {0} * {4} // 16, ({0}, {4} // 16)); ")
 PROGRAMS = {
     "linear+bias+gelu": "x = torch.randn({0}, {2}, {dtype}); F.gelu(nn.Linear({2}, {1}, {dtype})(x))",
     "linear+residual": "x, r = torch.randn({0}, {2}, {dtype}), torch.randn({0}, {1}, {dtype}); "
@@ -25,6 +27,8 @@ PROGRAMS = {
     "attention_causal": ATTENTION_INPUTS + "m = torch.ones({2}, {2}, dtype=torch.bool).tril(); "
                         "F.softmax((q @ k.transpose(-2, -1) * {3} ** -0.5).masked_fill(~m, float('-inf')), dim=-1) @ v",
     "sdpa_grouped": GROUPED_INPUTS + "F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",
+    "sdpa_paged": PAGED_INPUTS + "k, v = (x[t].flatten(1, 2).transpose(1, 2) for x in (k, v)); "
+                  "F.scaled_dot_product_attention(q, k, v, enable_gqa=True)",
     "sdpa_grouped_causal": GROUPED_INPUTS + "F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)",
     "gated_mlp": "x = torch.randn({0}, {1}, {dtype}); "
                  f"g, u, d = {linear(1, 2)}, {linear(1, 2)}, {linear(2, 1)}; d(F.silu(g(x)) * u(x))",
@@ -67,13 +71,15 @@ GEMM = (
     (("linear",), ("fp32",), ((2048,) * 3,)),
     (("bmm",), BF16, ((16, 1024, 1024, 1024), (96, 512, 512, 64))),
 )
+DECODING = ((1, 1024), (1, 8192), (1, 131072), (16, 1024), (16, 8192), (64, 1024), (64, 8192))      # batch, keys
 ATTENTION = (
     (("sdpa", "sdpa_causal"), BF16, ((32, 16, 512, 64), (4, 16, 1024, 64), (4, 16, 4096, 64), (1, 16, 16384, 64),
                                      (16, 16, 512, 128), (16, 16, 1024, 128), (4, 16, 4096, 128), (1, 16, 16384, 128),
                                      (4, 8, 2048, 256))),
     (("attention", "attention_causal"), BF16, ((4, 16, 1024, 64), (4, 16, 4096, 128))),
     (("sdpa_grouped_causal",), BF16, ((1, 32, 8, 4096, 4096, 128),)),
-    (("sdpa_grouped",), BF16, ((1, 32, 4, 1, 131072, 128), (16, 32, 4, 1, 8192, 128), (64, 32, 4, 1, 1024, 128))),
+    (("sdpa_grouped",), BF16, tuple((batch, 32, 4, 1, keys, 128) for batch, keys in DECODING)),
+    (("sdpa_paged",), BF16, ((16, 32, 4, 1, 8192, 128),)),
     (("softcap_attention",), BF16, ((4, 16, 1024, 64),)),
 )
 FUSED = (

@@ -78,6 +78,11 @@ def run(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, st
     def fuse() -> bool:
         return fixpoint(instantiate, phase("fuse"))
 
+    def replace() -> bool:
+        """To its end before indices are instantiated: of a replacement half made no rule tells what it is at a point, and each point met
+        would make another."""
+        return fixpoint(phase("replace"))
+
     def deps() -> bool:
         return fixpoint(phase("deps"))
 
@@ -99,6 +104,6 @@ def run(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, st
     fixpoint(phase("starve"))
     if once("split"):
         once("split")
-        fixpoint(phase("replace"), index)
+        fixpoint(replace, index)
         deps()
     return runner

@@ -46,7 +46,7 @@ def test_snippets_run(stem):
         return
     grouped = [*sizes[:2], sizes[3 % len(sizes)], sizes[-1]]
     shapes = {**dict.fromkeys(("mirage_gqa", "mirage_qknorm"), [*sizes[:2], sizes[-1]]), "(ab)c": last,
-              "lora": [sizes[0], third], "bmm": sizes[:3], "sdpa_grouped": grouped, "sdpa_grouped_causal": grouped,
+              "lora": [sizes[0], third], "bmm": sizes[:3], **dict.fromkeys(("sdpa_grouped", "sdpa_grouped_causal", "sdpa_paged"), grouped),
               "xw+(xa)b": [sizes[0], third], "x(w+ab)": [sizes[0], third],
               "silu(xg)(xu)": last, "embedding": [third, sizes[1 % len(sizes)]], "permute": [sizes[0], third, *sizes[1:2], *sizes[3:]],
               "conv_channels_first": [sizes[0], sizes[4 % len(sizes)], *sizes[1:3]],

@@ -31,6 +31,7 @@ from emmy.lower.tile_to_kernel.address import by_runs, offset, vectorises
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
+TILED = "contraction", "convolution", "twist"       # forms whose tiles compute every fold
 REACH = 2 ** 31 - 2 ** 24   # the largest index that i32 counts to: a tile or a step beyond it still fits
 
 
@@ -192,7 +193,10 @@ class Emitter:
 
     # -- folds, one thread --------------------------------------------------------------------------------------
     def serial_fold(self, fold: tile.Fold) -> tuple[Expr, ...]:
-        """Run a fold in one loop of this thread; its results are registered and returned."""
+        """Run a fold in one loop of this thread; its results are registered and returned.  IRError in a form whose tiles compute every
+        fold: a thread that asked for one where it is not held would compute all of it anew, right and without end."""
+        if self.kernel.schedule is not None and self.kernel.schedule.form in TILED:
+            raise IRError(f"{self.kernel.name}: {fold.name} is what tiles compute, and a thread asks for it where they do not hold it")
         state = self.initial(fold)
         stop = self.index(fold.upto) + 1 if fold.upto is not None else const(self.integer, self.kernel.extents[fold.axis])
         self.hoist(fold.lifts, fold.axis)
