@@ -228,8 +228,8 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
         reads = tuple(dict.fromkeys(name for name in x.arguments if name in held))
         roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
         buffers = tuple(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items())
-        by_itself = dataclasses.replace(plan, buffers=buffers, launches=(dataclasses.replace(x, early=False),), inputs=reads, outputs=written)
-        run = Executable(by_itself, cubin, {})
+        launches = (dataclasses.replace(x, early=False),)
+        run = Executable(dataclasses.replace(plan, buffers=buffers, launches=launches, inputs=reads, outputs=written), cubin, {})
         arguments = tuple(held[name] for name in reads)
         held |= zip(written, run(*arguments), strict=True)
         times[k] = device_us(functools.partial(run, *arguments))
