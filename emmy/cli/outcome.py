@@ -229,7 +229,8 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
         roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
         buffers = tuple(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items())
         launches = (dataclasses.replace(x, early=False),)
-        run = Executable(dataclasses.replace(plan, buffers=buffers, launches=launches, inputs=reads, outputs=written), cubin, {})
+        by_itself = dataclasses.replace(plan, buffers=buffers, launches=launches, inputs=reads, outputs=written)
+        run = Executable(by_itself, cubin, {})
         arguments = tuple(held[name] for name in reads)
         held |= zip(written, run(*arguments), strict=True)
         times[k] = device_us(functools.partial(run, *arguments))
