@@ -223,11 +223,12 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
     from emmy.runtime.timing import device_us
 
     held, times = dict(tensors), {}
+    scratch = plan.of("scratch")
     for k, x in enumerate(plan.launches):
-        written = tuple(name for name in x.arguments if name not in held)
+        written = tuple(name for name in x.arguments if name not in held and plan.buffer(name) not in scratch)
         reads = tuple(dict.fromkeys(name for name in x.arguments if name in held))
         roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
-        buffers = tuple(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items())
+        buffers = *(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items()), *scratch
         launches = (dataclasses.replace(x, early=False),)
         by_itself = dataclasses.replace(plan, buffers=buffers, launches=launches, inputs=reads, outputs=written)
         run = Executable(by_itself, cubin, {})

@@ -18,11 +18,13 @@ Grid = tuple[int, int, int]
 class Pointers:
     """The parameters of one launch: device pointers kept in `table`, then `maps`.
 
-    `address` is that of an array of the parameters' addresses, as cuLaunchKernel takes it."""
+    `address` is that of an array of the parameters' addresses, as cuLaunchKernel takes it; `cleared` are the pointers and bytes of what is
+    filled with zeros before the launch."""
 
-    def __init__(self, table: ctypes.Array[ctypes.c_uint64], indices: tuple[int, ...], maps: tuple[HostMap, ...] = ()) -> None:
+    def __init__(self, table: ctypes.Array[ctypes.c_uint64], indices: tuple[int, ...], maps: tuple[HostMap, ...] = (),
+                 cleared: tuple[tuple[int, int], ...] = ()) -> None:
         base = ctypes.addressof(table)
-        self._table, self._indices, self.maps = table, indices, maps
+        self._table, self._indices, self.maps, self.cleared = table, indices, maps, cleared
         addresses = (*(base + 8 * k for k in indices), *(m.address for m in maps))
         self._array = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self.address = ctypes.addressof(self._array)
@@ -37,14 +39,14 @@ class Driver(Protocol):
 
     def prepare(self, name: str, grid: Grid, block: int, shared_bytes: int, pointers: Pointers, early: bool = False) -> Any:
         """A launch of the kernel of that name, with `shared_bytes` of dynamic shared memory.  An `early` one may begin while the one ahead
-        of it on the stream ends."""
+        of it on the stream ends, if it finds nothing cleared."""
 
     @property
     def stream(self) -> Callable[[], int]:
         """Tells the raw handle of torch's current stream."""
 
     def launch(self, prepared: Any, stream: int) -> None:
-        """Launch with the pointers as they stand."""
+        """Launch with the pointers as they stand, after what it is to find cleared."""
 
     def capturing(self) -> bool:
         """Whether torch's current stream records its work instead of doing it."""
@@ -85,10 +87,11 @@ class Prepared:
 
     def __init__(self, function: ctypes.c_void_p, grid: Grid, block: int, shared_bytes: int, pointers: Pointers, early: bool) -> None:
         self.config = _Config(grid, (block, 1, 1), shared_bytes)
-        if early:
+        if early and not pointers.cleared:
             self.config.attributes, self.config.count = ctypes.pointer(_Attribute(_SERIALIZATION, 0, 1)), 1
         self.pointers, self.on = pointers, 0
         self.arguments = ctypes.byref(self.config), function, ctypes.c_void_p(pointers.address), None
+        self.cleared = [(ctypes.c_ulonglong(at), ctypes.c_ubyte(0), ctypes.c_size_t(size)) for at, size in pointers.cleared]
 
 
 class CudaDriver:
@@ -130,6 +133,8 @@ class CudaDriver:
     def launch(self, prepared: Prepared, stream: int) -> None:
         if stream != prepared.on:
             prepared.config.stream = prepared.on = stream
+        for fill in prepared.cleared:
+            self._do("cuMemsetD8Async", *fill, ctypes.c_void_p(stream))
         if status := self._launch(*prepared.arguments):
             c = prepared.config
             raise EmmyError(f"CUDA refused a launch of grid {tuple(c.grid)}, block {c.block[0]}, {c.shared_bytes} bytes of shared memory: "

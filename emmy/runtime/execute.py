@@ -87,7 +87,9 @@ def on_simulator(program: Program, arrays: Arrays, launches: Iterable[Launch] | 
     for b in plan.of("output", "workspace"):
         memory[b.name] = np.zeros(prod(b.shape), b.element.numpy)
     for x in launches if launches is not None else plan.launches:
-        simulate(kernels[x.kernel], {p.name: memory[name] for p, name in zip(kernels[x.kernel].parameters, x.arguments, strict=True)})
+        kernel = kernels[x.kernel]
+        given = zip(kernel.parameters, x.arguments, strict=True)
+        simulate(kernel, {p.name: memory[name] for p, name in given if p.access != "scratch"})
     return {name: memory[name].reshape(plan.buffer(name).shape) for name in plan.outputs}
 
 

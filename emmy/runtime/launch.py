@@ -20,7 +20,7 @@ from emmy.errors import EmmyError
 from emmy.ir.kernel_ir import TensorMap
 from emmy.runtime.arrays import to_torch
 from emmy.runtime.driver import CudaDriver, Driver, Pointers
-from emmy.runtime.plan import Buffer, Plan, workspace_offsets
+from emmy.runtime.plan import Buffer, Launch, Plan, workspace_offsets
 from emmy.runtime.tensor_map import HostMap
 
 VECTOR = 16  # bytes: the widest access a kernel makes, hence the alignment it relies on
@@ -88,12 +88,15 @@ class Executable:
             if m.buffer in pointers:
                 host.point(pointers[m.buffer])
         self._moving = tuple((host, place[m.buffer]) for m, host in maps.items() if m.buffer not in pointers)
+        cleared = {b.name: (pointers[b.name], b.bytes) for b in plan.of("scratch")}
+
+        def parameters(x: Launch) -> Pointers:
+            return Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps),
+                            tuple(cleared[a] for a in x.arguments if a in cleared))
+
         here = driver.enter()
         try:
-            self._launches = tuple(
-                driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes,
-                               Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps)), x.early)
-                for x in plan.launches)
+            self._launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), x.early) for x in plan.launches)
         finally:
             if not here:
                 driver.leave()

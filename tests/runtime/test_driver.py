@@ -13,7 +13,6 @@ from emmy.errors import EmmyError
 from emmy.runtime import driver
 from emmy.runtime.driver import CudaDriver, Pointers, _Config
 
-
 MAKERS = {"cuModuleGetFunction", "cuModuleLoadData", "cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuGraphInstantiateWithFlags"}
 
 

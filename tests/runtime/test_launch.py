@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from emmy.errors import EmmyError
-from emmy.ir.dtype import bf16
+from emmy.ir.dtype import bf16, i64
 from emmy.runtime import tensor_map
 from emmy.runtime.driver import CudaDriver, Pointers
 from emmy.runtime.launch import Executable, cuda_device
+from emmy.runtime.plan import Buffer
 from tests.runtime.programs import two_kernels
 
 HOST = torch.device("cpu")
@@ -84,6 +85,19 @@ def test_results_and_launches(program):
     assert run._driver.calls == [("add", (1, 1, 1), 128, 0, 7), ("square", (2, 1, 1), 64, 65536, 7)]
     assert run._driver.allowed == {"add": 0, "square": 65536}
     assert run(x)[0] is not y, "outputs are fresh at each call"
+
+
+def test_scratch_is_cleared_before_its_launch():
+    """It lies in the arena, apart from the workspace that the launch has too."""
+    plan = two_kernels()
+    first, second = plan.launches
+    words = Buffer("words", i64, (5,), "scratch")
+    first = dataclasses.replace(first, arguments=(*first.arguments, "words"))
+    run = Executable(dataclasses.replace(plan, buffers=(*plan.buffers, words), launches=(first, second)), b"",
+                     {"w": np.ones((3, 5), np.float32)}, HOST, HostDriver())
+    (pointers, none) = (launched[4] for launched in run._launches)
+    assert none.cleared == () and pointers.cleared == ((pointers.values[3], 40),)
+    assert pointers.values[3] + 40 <= pointers.values[2] or pointers.values[2] + 60 <= pointers.values[3]
 
 
 def test_early_launches_are_asked_for():

@@ -39,6 +39,7 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
         scope.values.update({v: Element(array, v.dtype, const(scope.integer, 0)) for v, array in held.items()})
         store(scope)
         return
+    scope.hoist_run(kernel.results, axis, start, width, held)
     held |= scope.load_vectors(kernel.results, axis, start, width, held)
     outs, lane = [scope.name("y") for _ in kernel.outputs], Var(scope.name("e"), scope.integer)
     inner = scope.neighbour(axis, start, lane, held)
@@ -61,13 +62,13 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
 
 
 def finish(kernel: tile.Kernel, scope: Emitter, grid: tuple[int, int, int], block: int, shared: tuple[SharedBuffer, ...] = (),
-           maps: tuple[TensorMap, ...] = ()) -> Kernel:
+           maps: tuple[TensorMap, ...] = (), scratch: tuple[GlobalBuffer, ...] = ()) -> Kernel:
     """The verified Kernel IR of a kernel whose statements are in `scope`; its blocks lie along x if another axis has no room for them."""
     reads = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "read") for t in kernel.tensors)
     writes = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "write") for t in kernel.outputs)
     body = tuple(scope.body)
     if max(grid[1:]) > GRID_LIMITS[1]:
         grid, body = (prod(grid), 1, 1), placed(body, grid, Block(0), scope.name("block"))
-    made = Kernel(kernel.name, (*reads, *writes), shared, grid, block, body, maps)
+    made = Kernel(kernel.name, (*reads, *writes, *scratch), shared, grid, block, body, maps)
     verify(made)
     return made
