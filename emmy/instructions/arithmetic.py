@@ -78,6 +78,10 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
     "emmy_copy_async": f"""{_DEVICE} void emmy_copy_async(void* to, const void* from, bool there = true) {{
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(emmy_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
 }}""",
+    "emmy_copy_words": f"""template <int N>
+{_DEVICE} void emmy_copy_words(void* to, const void* from, bool there = true) {{
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(emmy_shared(to)), "l"(from), "n"(N), "r"(there ? N : 0) : "memory");
+}}""",
     "emmy_commit_copies": f"""{_DEVICE} void emmy_commit_copies() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}""",
     "emmy_wait_copies": f"""template <int N>
 {_DEVICE} void emmy_wait_copies() {{ asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }}""",

@@ -1,10 +1,12 @@
 """Form "contraction": sums of products over one axis k, as tiles of rows by columns held in the registers of a block.
 
 Each step copies `depth` elements of k of the operands to shared memory, then every thread adds rows x columns products for each of
-them.  With STAGE=d1 a step waits for its own copies; with d2 the copies of the next step are under way while it adds.  The result is
+them.  With STAGE=d1 a step waits for its own copies; with d2 the copies of the next step are under way while it adds.  With smem-async
+the stages are a ring that asynchronous copies fill, past the registers, for operands that are f32 in memory.  The result is
 computed from the sums where they are, so what follows a matmul, and a norm of its rows, cost no memory traffic.
 
-Row: WORK=t<down>x<across>,TILE=<fma|mul>_f32/f<rows>x<columns>/k<depth>,STAGE=d<1|2>/smem.  Any extents: tails are predicated.
+Row: WORK=t<down>x<across>,TILE=<fma|mul>_f32/f<rows>x<columns>/k<depth>,STAGE=d<1|2>/smem, or d<stages>/smem-async.  Any extents: tails
+are predicated.
 Shared bytes: 4 * stages * depth * (L * (down*rows + 4) + R * (across*columns + 4)) for L distinct left operands and R right ones.
 """
 
@@ -14,9 +16,11 @@ from math import prod
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For, If
+from emmy.instructions.cp_async import CommitCopies, WaitCopies
+from emmy.instructions.registers import Assign
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Block, Expr, Kernel, Thread, Var, int32
+from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, Thread, Var, int32
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.register_tile import Cells, Contraction
@@ -24,6 +28,7 @@ from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Tiling, products, strip, tiling
 
 PATCH = 4, 8        # threads of a warp down and across: the shape that reads the fewest words of shared memory
+PAIRS = 2           # neighbouring lanes down: vectors of 16 bytes that lanes two by two ask for alike are read in half the turns
 
 
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
@@ -39,7 +44,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     sums = products(scope, list(kernel.folds), schedule.rows, schedule.columns)
     contraction = Contraction(scope, sums, rows, columns, t, t.stages, t.stages)
     contraction.clear(scope)
-    (prefetched if t.stages == 2 else staged)(scope, contraction)
+    (ring if t.ring else prefetched if t.stages == 2 else staged)(scope, contraction)
     Cells(rows, columns, contraction.held()).store(scope)
     grid = -(-columns.extent // columns.width), -(-rows.extent // rows.width), prod(kernel.extents[a] for a in schedule.batch)
     return finish(kernel, scope, grid, t.threads, contraction.shared)
@@ -51,7 +56,8 @@ def patches(scope: Emitter, t: Tiling) -> tuple[Expr, Expr]:
     if t.down % down or t.across % across:
         return scope.let("row", Thread() // t.across), scope.let("column", Thread() % t.across)
     warp, lane, warps = Thread() // (down * across), Thread() % (down * across), t.across // across
-    return scope.let("row", warp // warps * down + lane // across), scope.let("column", warp % warps * across + lane % across)
+    return (scope.let("row", warp // warps * down + (lane // (PAIRS * across) * PAIRS + lane % PAIRS)),
+            scope.let("column", warp % warps * across + lane // PAIRS % across))
 
 
 def staged(scope: Emitter, c: Contraction) -> None:
@@ -91,3 +97,25 @@ def prefetched(scope: Emitter, c: Contraction) -> None:
     c.step(body, slot * c.left.slot, slot * c.right.slot)
     body.emit(If(remain, tuple(write.body)), Barrier())
     scope.emit(For(start, int32(0), int32(c.extent), int32(depth), False, tuple(body.body)))
+
+
+def ring(scope: Emitter, c: Contraction) -> None:
+    """Ask for the tiles of a step `stages` - 1 steps ahead; one barrier a step tells that a tile is there and that its place is free."""
+    t, sides = c.tiling, (c.left, c.right)
+    for s in range(t.stages - 1):
+        if s * t.depth < c.extent:
+            for side in sides:
+                side.copy(scope, int32(s * t.depth), int32(s * side.slot))
+        scope.emit(CommitCopies())
+    now, start = scope.declare("slot", int32(0)), Var(scope.name("k"), dt.i32)
+    body = scope.child()
+    body.emit(WaitCopies(t.stages - 2), Barrier())
+    then = body.let("slot", Apply("select", (now == 0, int32(t.stages - 1), now - 1)))
+    following = body.let("k", start + (t.stages - 1) * t.depth)
+    more = body.child()
+    for side in sides:
+        side.copy(more, following, then * side.slot)
+    body.emit(If(following < c.extent, tuple(more.body)), CommitCopies())
+    c.step(body, now * c.left.slot, now * c.right.slot)
+    body.emit(Assign(now, Apply("select", (now == t.stages - 1, int32(0), now + 1))))
+    scope.emit(For(start, int32(0), int32(c.extent), int32(t.depth), False, tuple(body.body)))

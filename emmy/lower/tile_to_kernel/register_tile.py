@@ -15,6 +15,8 @@ from emmy.lower.tile_to_kernel.finish import store, store_run
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, Side, Strip, Tiling, both, counted, under
 
+UNROLLED = 1024     # multiply-adds that stand in a row: more leave the first-level instruction cache
+
 
 class Held(NamedTuple):
     """A register array that holds a value at a thread's rows, at its columns, or at both, row-major."""
@@ -79,7 +81,7 @@ class Contraction:
 
     def step(self, scope: Emitter, left_slot: Expr, right_slot: Expr) -> None:
         """Add the products of `depth` elements, whose tiles begin at these elements of the shared buffers."""
-        part = max(n for n in range(1, 17) if self.tiling.depth % n == 0)
+        part = max(n for n in range(1, 17) if self.tiling.depth % n == 0 and (n == 1 or n * self.rows.count * self.columns.count <= UNROLLED))
         k = Var(scope.name("k"), dt.i32)
         block = Var(scope.name("k"), dt.i32) if part < self.tiling.depth else int32(0)
         body, row = scope.child(), block * part + k
