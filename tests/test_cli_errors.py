@@ -28,6 +28,8 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "stage": (("compile", *ADD, "--ir", "ptx"), ("'ptx'", "torch, tensor, loop, tile, kernel, cuda")),
     "math": (("canon", *ADD, "--math", "loose"), ("'loose'", "exact, fast")),
     "device": (("run", *ADD, "--device", "tpu"), ("'tpu'", "numpy, simulate, cuda")),
+    "index out of bounds": (("run", "-c", "F.embedding(torch.tensor([9]), torch.randn(4, 3))", "--device", "numpy"),
+                            ("IndexError", "<snippet>:1: F.embedding", "PyTorch first")),
     "cuda": (("run", *ADD, "--device", "cuda"), ("no GPU", "numpy")),
     "knob": (("compile", *ADD, "--knobs", "COLOUR=red", "--ir", "torch"), ("COLOUR=red", "WORK=")),
     "knob without value": (("run", *ADD, "--knobs", "WORK"), ("'WORK'",)),

@@ -2,14 +2,17 @@
 
     capture_snippet("nn.RMSNorm(2048)(torch.randn(1, 32, 2048))")
 
-The source runs once for real, with every call routed through a tape: random tensors and torch.tensor become the inputs, modules
-and nn.Parameter the weights.  Then it runs again under torch.export, where the tape hands out the program's inputs and the
-recorded modules instead.  A call is known by its place in the source and by how many calls that place has made.
+The source runs once with every call routed through a tape: random tensors and torch.tensor become the inputs, modules and
+nn.Parameter the weights.  In that run inputs are tensors without values, so that what is made of them costs nothing; a source that
+asks for a value, as a weight made of a product does, runs once more with them.  Then it runs under torch.export, where the tape hands
+out the program's inputs and the recorded modules instead.  A call is known by its place in the source and by how many calls that
+place has made.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.machinery
 import importlib.util
 import inspect
@@ -24,13 +27,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from emmy.capture.export import Captured, as_forward, capture
 from emmy.errors import EmmyError
 
 _RANDOM = {id(getattr(torch, n)) for n in ("randn", "rand", "randint", "randperm", "randn_like", "rand_like", "randint_like", "normal",
                                            "bernoulli", "empty", "empty_like", "tensor", "as_tensor", "from_numpy")}
+_LIKE = {id(getattr(torch, n)) for n in ("randn_like", "rand_like", "randint_like", "empty_like")}   # of a tensor, only its shape is asked
 _CONVERSIONS = ("to", "half", "bfloat16", "float", "double", "eval", "cuda", "cpu", "requires_grad_", "contiguous")
 _EXAMPLES = frozenset({"example_inputs", "get_inputs"})
 _CALL, _RESULT = "__emmy_call__", "__emmy_result__"
@@ -84,13 +90,26 @@ class _Tape:
 
     def __init__(self, names: dict[int, str]) -> None:
         self.names = names
-        self.mode = "pass"
         self.depth = 0  # of module constructors in progress: what they call belongs to the module
         self.count: Counter[int] = Counter()
+        self.given: dict[Key, torch.Tensor] = {}
+        self.record(valued=True)
+        self.mode = "pass"
+
+    def record(self, valued: bool) -> None:
+        """Begin a record.  Unless `valued`, the source is handed inputs without values."""
+        self.start("record")
         self.kept: dict[Key, Any] = {}
         self.inputs: dict[Key, torch.Tensor] = {}
         self.owners: dict[Key, nn.Module | nn.Parameter] = {}
-        self.given: dict[Key, torch.Tensor] = {}
+        self.shapes = None if valued else FakeTensorMode(allow_non_fake_inputs=True)
+        self.values: dict[FakeTensor, torch.Tensor] = {}     # of those handed out
+
+    def value(self, shape: FakeTensor) -> torch.Tensor:
+        """The tensor that stands behind one without values; `_Valueless` if it is made of others."""
+        if shape not in self.values:
+            raise _Valueless
+        return self.values[shape]
 
     def __call__(self, site: int, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         if self.mode == "pass" or self.depth:
@@ -99,13 +118,15 @@ class _Tape:
         self.count[site] += 1
         if self.mode == "replay":
             return self.given[key] if key in self.given else self.kept[key] if key in self.kept else fn(*args, **kwargs)
+        owner = getattr(fn, "__self__", None)
         is_module = isinstance(fn, type) and issubclass(fn, nn.Module)
+        if is_module or isinstance(owner, nn.Module) or fn is nn.Parameter or id(fn) in _RANDOM:    # they keep the values they are given
+            args, kwargs = tree_map_only(FakeTensor, _unwritten if id(fn) in _LIKE else self.value, (args, kwargs))
         self.depth += is_module
         try:
             made = fn(*args, **kwargs)
         finally:
             self.depth -= is_module
-        owner = getattr(fn, "__self__", None)
         if isinstance(made, nn.Module) and (is_module or made is owner):
             self.kept[key] = made.eval()
             if is_module:
@@ -116,7 +137,15 @@ class _Tape:
                 self.kept[other] = self.inputs.pop(other)  # the parameter's initial value is not an input
         elif id(fn) in _RANDOM and isinstance(made, torch.Tensor):
             self.inputs[key] = made = made.detach()
+            if self.shapes is not None:
+                shape = self.shapes.from_tensor(made, static_shapes=True)
+                self.values[shape], made = made, shape
         return made
+
+    def complete(self) -> bool:
+        """Whether every module and parameter that was made has its values."""
+        return not any(isinstance(x, FakeTensor) for o in self.owners.values()
+                       for x in (tree_leaves([vars(m) for m in o.modules()]) if isinstance(o, nn.Module) else [o]))
 
     def start(self, mode: str) -> None:
         self.mode = mode
@@ -147,6 +176,14 @@ class _Tape:
                 unique = f"{label}_{k}"
             labels[unique] = owner
         return {f"owner_{k}": v for k, v in labels.items()}, lambda name: _shorten(name, alone)
+
+
+class _Valueless(Exception):
+    """The value is asked of a tensor that has none."""
+
+
+def _unwritten(shape: FakeTensor) -> torch.Tensor:
+    return torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype, device=shape.device)
 
 
 def _shorten(name: str, alone: bool) -> str:
@@ -209,12 +246,8 @@ def _run(what: str, filename: str, fn: Callable[[], Any]) -> Any:
 
 def _trace(what: str, filename: str, tape: _Tape, run: Callable[[], Any]) -> Captured:
     """Records `run`, then captures its replay."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        tape.start("record")
-        result = _run(what, filename, run)
-        tape.start("pass")
-    leaves = torch.utils._pytree.tree_leaves(result)
+    result = _record(what, filename, tape, run)
+    leaves = tree_leaves(result)
     if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         kind = type(result).__name__ if not leaves else ", ".join(type(leaf).__name__ for leaf in leaves)
         raise EmmyError(f"the result of {what} is {kind}, not a tensor", "end with an expression or assignment whose value is a tensor")
@@ -223,6 +256,24 @@ def _trace(what: str, filename: str, tape: _Tape, run: Callable[[], Any]) -> Cap
     if captured.mutated:
         raise EmmyError(f"{what} writes to its input {captured.mutated[0]}", "use the operator that returns its result: add for add_")
     return captured
+
+
+def _record(what: str, filename: str, tape: _Tape, run: Callable[[], Any]) -> Any:
+    """What `run` returns, recorded: on inputs without values if that serves, and else, also where it fails, on inputs with them."""
+    def recorded(valued: bool) -> Any:
+        torch.manual_seed(0)
+        tape.record(valued)
+        return _run(what, filename, run)
+
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with contextlib.suppress(EmmyError):
+                result = recorded(valued=False)
+                if tape.complete():
+                    return result
+            return recorded(valued=True)
+        finally:
+            tape.start("pass")
 
 
 def capture_snippet(source: str, filename: str = "<snippet>") -> Captured:

@@ -25,7 +25,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def evaluate_torch(program: torch_ir.Program, tensors: Mapping[str, torch.Tensor], float64: bool = False) -> list[torch.Tensor]:
     """The program's results in eager torch.  `tensors`: inputs, weights and constants by name.
 
-    With `float64`, every floating input, result and dtype argument is float64: eager computed in double, the judge of errors."""
+    With `float64`, every floating input, result and dtype argument is float64: eager computed in double, the judge of errors.
+    EmmyError where an operator raises, as one does on an index out of bounds."""
     results: dict[torch_ir.Value, Any] = {}
     default = torch.get_default_dtype()
     try:
@@ -37,7 +38,11 @@ def evaluate_torch(program: torch_ir.Program, tensors: Mapping[str, torch.Tensor
                                   lambda t: (tuple(t.shape), str(t.dtype).removeprefix("torch.")))
                 else:
                     assert isinstance(node, torch_ir.Call)
-                    made = _call(node, results, float64)
+                    try:
+                        made = _call(node, results, float64)
+                    except (RuntimeError, IndexError, ValueError) as problem:
+                        raise EmmyError(f"{node.op} ({node.source}) raised {type(problem).__name__}: {problem}",
+                                        "make it run in PyTorch first") from problem
                 results[node] = _doubled(made) if float64 else made
     finally:
         torch.set_default_dtype(default)

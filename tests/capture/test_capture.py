@@ -69,6 +69,31 @@ def test_replay_computes_what_the_snippet_does() -> None:
     torch.testing.assert_close(both[1], scope["h"].detach().sum())
 
 
+def test_what_inputs_lead_to_is_not_computed() -> None:
+    captured = capture_snippet("q = torch.randn(300_000, 1); (q @ q.T).sum()")      # 360 GB between the two
+    assert captured.strides == ((),)
+
+
+@pytest.mark.parametrize(("source", "weight"), [
+    ("w = nn.Parameter(torch.randn(3) * 2); torch.randn(3) + w", "torch.randn(3) * 2"),
+    ("w = nn.Parameter(torch.randn(3)); torch.randn(3) + w", "torch.randn(3)"),
+    ("class M(nn.Module):\n    def __init__(self, w):\n        super().__init__()\n        self.w = nn.Parameter(w)\n"
+     "    def forward(self, x):\n        return x + self.w\nM(1 + torch.randn(3))(torch.randn(3))", "1 + torch.randn(3)"),
+    ("m = nn.BatchNorm1d(3)\nm.register_buffer('running_var', torch.rand(3).exp())\nm(torch.randn(2, 3))", "torch.rand(3).exp()"),
+])
+def test_weights_have_their_values(source: str, weight: str) -> None:
+    captured = capture_snippet(source)
+    torch.manual_seed(0)
+    torch.testing.assert_close(captured.weights["running_var" if "running_var" in source else "w"].detach(), eval(weight))
+    assert len(results(captured)) == 1
+
+
+def test_a_draw_like_a_tensor_made_of_others() -> None:
+    captured = capture_snippet("x = torch.randn(3, 4); y = torch.randn_like(x.T @ x); z = torch.bernoulli(torch.sigmoid(x)); x @ y + z")
+    assert list(captured.inputs) == ["x", "y", "z"] and captured.inputs["y"].shape == (4, 4)
+    assert set(captured.inputs["z"].unique().tolist()) <= {0.0, 1.0}
+
+
 @pytest.mark.parametrize(("source", "message"), [
     ("torch.randn(3", r"line 1: .*\n.*\n +\^"),
     ("torch.randn(3) @ torch.randn(4)", "RuntimeError.*\n.*<snippet>:1"),
