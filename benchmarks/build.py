@@ -38,7 +38,7 @@ def main(
     suite: Annotated[str, typer.Option(help=f"{' or '.join(SUITES)}.")] = "spine",
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     target: Annotated[str, typer.Option(help="GPU architecture.")] = "sm_90a",
-    math: Annotated[str, typer.Option(help="exact or fast.")] = "fast",
+    math: Annotated[str, typer.Option(help="exact, fast or tf32.")] = "fast",
 ) -> None:
     """Build a bundle for every workload; exit 1 if any failed, the others built all the same."""
     if suite not in SUITES:

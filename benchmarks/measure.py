@@ -64,7 +64,7 @@ def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) ->
     with torch.no_grad():
         others, notes = alternatives_to(bundle, example, snippet_of(path, bundle), device, compile_mode)
         for name, error in errors.items():
-            if not error.within(limit := max(tolerance(plan.buffer(name).element), 2 * notes.get("eager_err", 0.0))):
+            if not error.within(limit := max(tolerance(plan.buffer(name).element, plan.math), 2 * notes.get("eager_err", 0.0))):
                 raise EmmyError(f"output {name!r} is wrong: relative error {error.relative:.3g} (limit {limit:.3g}), largest difference "
                                 f"{error.max_abs:.3g}, {error.mismatched_nonfinite} misplaced NaN or inf",
                                 "Compare the kernel with the simulator before timing it.")

@@ -33,8 +33,8 @@ class Features(NamedTuple):
     `dram_bytes`: each tensor once.  `l2_bytes`: what multiprocessors ask of the second-level cache.  `reread_bytes`: what blocks
     read again, `block_bytes` of it by one block.  `l1_bytes`: what threads ask for, in whole sectors.  `slots`: fp32 instruction
     slots of all threads.  `shared_words`: 4-byte shared-memory words read by all threads.  `steps`, `joins`: dependent load
-    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores on halves, at
-    `tensor_share` of their rate.  `bulk_bytes`: what copy engines bring to shared memory, if they do.  `start_us`: what passes before the
+    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores, counted as of halves (one of tf32 as two),
+    at `tensor_share` of their rate.  `bulk_bytes`: what copy engines bring to shared memory, if they do.  `start_us`: what passes before the
     first product and after the last.
     """
 
@@ -58,9 +58,9 @@ class Features(NamedTuple):
     start_us: float = 0
 
 
-def product_seconds(gpu: Hardware) -> float:
-    """What one product of halves takes of the whole GPU at best."""
-    return 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
+def product_seconds(gpu: Hardware, bytes: int) -> float:
+    """What one product of two elements of so many bytes takes of the whole GPU's tensor cores at best."""
+    return bytes / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
 
 
 def seconds_beside(parts: Sequence[Features], again: float, gpu: Hardware) -> float:

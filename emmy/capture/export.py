@@ -38,7 +38,8 @@ class Captured:
     """A program and the tensors it was captured with, by the names that its text gives them.
 
     `inputs` are in call order (also those that the program does not read).  The first `len(mutated)` outputs of the program are
-    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements."""
+    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements.  `allows_tf32`: whether torch was told
+    that products of fp32 may round their factors to tf32."""
 
     program: Program
     inputs: dict[str, torch.Tensor]
@@ -46,6 +47,7 @@ class Captured:
     constants: dict[str, torch.Tensor]
     mutated: tuple[str, ...] = ()
     strides: tuple[tuple[int, ...], ...] = ()
+    allows_tf32: bool = False
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -215,7 +217,7 @@ class _Builder:
                 nodes.append(value)
         outputs, mutated, strides = self.outputs()
         program = torch_ir.verify(Program(tuple(nodes), outputs))
-        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides)
+        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides, torch.backends.cuda.matmul.allow_tf32)
 
     def placeholder(self, node: torch.fx.Node, spec: Any, given: Any) -> Value:
         role: torch_ir.Role

@@ -94,7 +94,7 @@ def judge(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any],
     """Each output against its reference in float64, all torch tensors on one device."""
     results: dict[str, Result] = {}
     for name in dict.fromkeys(plan.outputs):
-        found, allowed = compare(outputs[name], references[name]), tolerance(plan.buffer(name).element)
+        found, allowed = compare(outputs[name], references[name]), tolerance(plan.buffer(name).element, plan.math)
         right, beside = found.within(allowed), None
         if eager is not None:
             beside = compare(eager[name], references[name])

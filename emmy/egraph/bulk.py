@@ -16,17 +16,18 @@ from emmy.lower.tile_to_kernel.register_tile import parts_of
 from emmy.lower.tile_to_kernel.staging import factors
 
 HALVES = (dt.bf16, dt.f16)
+OPERANDS = (*HALVES, dt.tf32)       # what products of matrices take
 
 
 def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
-    """Of each sum of products of two loads of halves: how tensor maps have its operands; and what the result keeps of each side."""
+    """Of each sum of products of two loads of one type: how tensor maps have its operands; and what the result keeps of each side."""
     out: dict[str, None] = {}
     tensors, outs = {t.name: t for t in kernel.tensors}, frozenset(kernel.outer)
     operands: dict[frozenset[int], set[loop.Load]] = {}
     pairs: dict[tuple[frozenset[int], frozenset[int]], None] = {}
     for f in kernel.folds:
-        for half in HALVES:
-            loads = [load for x in factors(f.lifts[0]) if (load := load_of(x, half)) is not None]
+        for element in OPERANDS:
+            loads = [load for x in factors(f.lifts[0]) if (load := load_of(x, element.stored)) is not None]
             if f.kind != "reduce" or f.recipe != "add" or len(loads) != 2 or len(factors(f.lifts[0])) != 2:
                 continue
             sides = [free[x] - free[y] - {f.axis} for x, y in (loads, loads[::-1])]
@@ -34,7 +35,7 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
                 batch = sorted(outs - sides[0] - sides[1])
                 view = maps.operand(tensors[load.tensor], load.point, f.axis, sorted(side), batch, kernel.extents)
                 if view is not None and side <= outs:
-                    out[f'(BulkOperand "{f.name}" {n} "{half}" {axes(side)})'] = None
+                    out[f'(BulkOperand "{f.name}" {n} "{element}" {axes(side)})'] = None
                     out[f"(set (SideUnit {axes(side)}) {view.unit})"] = None
                     operands.setdefault(side, set()).add(load)
             pairs |= {(sides[0], sides[1]): None, (sides[1], sides[0]): None}

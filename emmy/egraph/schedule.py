@@ -31,7 +31,7 @@ FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "Cr
          "ContractionForm": "contraction", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "TiledRingRow", "MmaRow",
-        "MmaTwistRow",        "WgmmaRow", "WgmmaTwistRow")
+        "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -92,10 +92,10 @@ def options(pins: tile.Row) -> list[str]:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
         out += [f"(TileRingOption {' '.join((*grid.groups(), *cut.groups(), stages[1]))})"] if stages else []
     group, blocks = re.match(r"^g(\d+)x1/ws$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
-    cover, ring = re.match(r"^wgmma_m64n(\d+)k16_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma$", pins.stage)
+    cover, ring = re.match(r"^wgmma_m64n(\d+)k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma$", pins.stage)
     if group and cover:
-        wide, rows, columns, depth = cover.groups()
-        tiles = " ".join((group[1], rows, wide, columns, depth))
+        wide, deep, rows, columns, depth = cover.groups()
+        tiles = " ".join((group[1], rows, wide, columns, str(int(depth) * 16 // int(deep))))     # in halves
         out += [f"(WgmmaOption {tiles})", *([f"(RingOption {tiles} {ring[1]})"] if ring else [])]
     out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
@@ -315,7 +315,8 @@ class _Reader:
             return tile.Row(f"g{groups}/ws" + "-turns" * turns, f"{atom}/f1x1", "", f"d{d}q{q}/smem-tma", raster)
         if name == "WgmmaRow":
             groups, m, wide, n, k, d, together, blocks = map(number, args[1:])
-            atom = f"wgmma_m64n{wide}k16_{self.engine.value_to_string(args[0])}_f32"
+            element = dt.named(self.engine.value_to_string(args[0]))
+            atom = f"wgmma_m64n{wide}k{32 // element.bytes}_{element}_f32"
             raster = f"gm{together}" + f"/p{blocks}" * (blocks > 0)
             return tile.Row(f"g{groups}x1/ws", f"{atom}/f{m}x{n}/k{k}", "", f"d{d}/smem-tma", raster)
         p, q, m, n, k, d = map(number, args[1:])

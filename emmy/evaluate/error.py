@@ -16,6 +16,7 @@ from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 
 _TOLERANCE = {dt.f64: 1e-12, dt.f32: 1e-5, dt.f16: 2e-3, dt.bf16: 1e-2}
+_TF32 = 2.0**-10
 
 
 class Error(NamedTuple):
@@ -30,9 +31,12 @@ class Error(NamedTuple):
         return self.mismatched_nonfinite == 0 and self.relative <= tolerance
 
 
-def tolerance(dtype: DType) -> float:
-    """The relative error that a correct program with outputs of `dtype` stays under; 0 for integers and bool."""
-    return _TOLERANCE.get(dtype, 0.0)
+def tolerance(dtype: DType, math: str = "fast") -> float:
+    """The relative error that a correct program with outputs of `dtype` stays under; 0 for integers and bool.
+
+    With `math` "tf32" the factors of products are rounded to 11 significant bits, by 2**-11 of each at most, which moves a sum by 2**-10
+    of the sum of its products' sizes at most."""
+    return max(_TOLERANCE.get(dtype, 0.0), _TF32 if math == "tf32" and dtype is dt.f32 else 0.0)
 
 
 def compare(out: Any, ref: Any) -> Error:

@@ -140,7 +140,8 @@ class TensorMap(Node):
     The tensor has the extents `shape`, outermost first, begins at element `start` of the buffer, and is row-major or has `pitches`: how
     many elements apart neighbours of each dimension lie.  One copy moves a tile of the extents `box`: what lies outside the tensor is
     read as zeros and not written.  In shared memory the tile is row-major.  Where its rows have `swizzle` (128, 64 or 32, not 0) bytes,
-    their 16-byte pieces change places: bits 4 and on of an address are xored with bits 7 and on, 3, 2 or 1 of them.
+    their 16-byte pieces change places: bits 4 and on of an address are xored with bits 7 and on, 3, 2 or 1 of them.  A map of tf32 rounds
+    f32 to it as it copies.
     """
 
     name: str
@@ -363,7 +364,7 @@ def verify(kernel: Kernel) -> None:
                 raise IRError(f"{kernel.name}: {b.name} begins at byte {start}, which its alignment, {alignment}, does not divide")
             case TensorMap(_, of, element, shape):
                 found = buffers.get(of)
-                if not isinstance(found, GlobalBuffer) or found.element is not element or found.length < b.reach:
+                if not isinstance(found, GlobalBuffer) or found.element is not element.stored or found.length < b.reach:
                     raise IRError(f"{kernel.name}: map {b.name} of {element}{list(shape)} does not fit the buffer {of}")
         buffers[b.name] = b
     limits = (2**31 - 1, 65535, 65535)

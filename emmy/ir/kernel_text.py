@@ -176,7 +176,7 @@ class _Parser:
         return sign * int(self.match(r"\d+", "an integer"))
 
     def dtype(self) -> DType:
-        return dt.named(self.match("|".join(dt.DTYPES), "a dtype"))
+        return dt.named(self.match("|".join(dt.OPERANDS), "a dtype"))
 
     def separated(self, item: Any) -> tuple[Any, ...]:
         self.take("(")

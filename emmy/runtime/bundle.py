@@ -116,7 +116,7 @@ class Bundle:
         run = self.executable(example.weights, device)
         arguments = tuple(example.inputs[n] for n in self.plan.inputs)
         outputs, errors = check(run, arguments, example.references)
-        correct = all(e.within(tolerance(self.plan.buffer(n).element)) for n, e in errors.items())
+        correct = all(e.within(tolerance(self.plan.buffer(n).element, self.plan.math)) for n, e in errors.items())
         timed = correct and repeats > 0
         call = functools.partial(run, *arguments)
         times = (device_us(call, repeats=repeats), call_us(call)) if timed else (None, None)

@@ -27,10 +27,11 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     k = rounds * t.depth
     loads = {v for f in kernel.folds for v in census.loads(f.lifts)}
     left = sum(not census.free[v].isdisjoint(schedule.rows) for v in loads)
-    stage = 2 * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
-    shared = t.stages * 2 * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
+    item = t.element.bytes
+    stage = item * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
+    shared = t.stages * item * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
     registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
     share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
     return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, TURN * rounds / t.stages,
-                    1 + t.rows * t.width / 128, 256, 2 * products, share, tiles * rounds * stage, START_US + FILL_US * stage)
+                    1 + t.rows * t.width / 128, 256, item * products, share, tiles * rounds * stage, START_US + FILL_US * stage)

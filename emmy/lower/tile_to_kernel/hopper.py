@@ -1,4 +1,4 @@
-"""Form "contraction" on Hopper: sums of products of halves by groups of four warps that multiply out of shared memory (wgmma).
+"""Form "contraction" on Hopper: sums of products by groups of four warps that multiply out of shared memory (wgmma).
 
 The first group of 128 threads copies: one thread of it asks the copy engine for boxes of both operands, `depth` elements of the folded
 axis a stage, into a ring of stages.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that
@@ -8,7 +8,7 @@ warp that multiplies arrives.  While groups compute results of one tile, the rin
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
 
-Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k16_<bf16|f16>_f32/f<rows>x<columns>/k<depth>,STAGE=d<stages>/smem-tma,
+Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8>_<bf16|f16|tf32>_f32/f<rows>x<columns>/k<depth>,STAGE=d<stages>/smem-tma,
 RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements; without p a block has one tile.
 Any extents: copies fill with zeros and stores are clipped.
 """
@@ -42,6 +42,7 @@ from emmy.instructions import (
     WaitBarrier,
     WaitProducts,
 )
+from emmy.instructions.wgmma import depth as k_of
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
@@ -56,7 +57,7 @@ from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted, products
 
-CHUNK = 8                       # halves that move as one vector
+CHUNK = 16                      # bytes that move as one vector
 GROUP, WARPS = 128, 4           # threads and warps that multiply together
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
@@ -76,6 +77,11 @@ class Tiling(NamedTuple):
     element: DType
 
     @property
+    def line(self) -> int:
+        """Elements of a line of a swizzled box."""
+        return maps.BYTES // self.element.bytes
+
+    @property
     def height(self) -> int:
         return 64 * self.groups * self.rows
 
@@ -91,29 +97,30 @@ class Tiling(NamedTuple):
 def tiling(row: tile.Row) -> Tiling:
     """The numbers of a row; IRError if it is not one of this form."""
     work, stage = re.fullmatch(r"g(\d+)x1/ws", row.work), re.fullmatch(r"d(\d+)/smem-tma", row.stage)
-    cover = re.fullmatch(r"wgmma_m64n(\d+)k16_(bf16|f16)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
+    cover = re.fullmatch(r"wgmma_m64n(\d+)k(\d+)_(bf16|f16|tf32)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
     raster = re.fullmatch(r"gm(\d+)(?:/p(\d+))?", row.raster)
     if not work or not cover or not stage or not raster or row.reduce:
         raise IRError(f"row {row}: a row of this form is spelled "
                       "WORK=g2x1/ws,TILE=wgmma_m64n256k16_bf16_f32/f1x1/k64,STAGE=d4/smem-tma,RASTER=gm8/p132")
-    wide, element, rows, columns, depth = cover.groups()
+    wide, deep, element, rows, columns, depth = cover.groups()
     out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
                  dt.named(element))
-    if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % maps.LINE or out.depth > 256 or out.stages < 2:
-        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s, a depth of 64 to 256 in 64s, "
-                      "2 stages or more")
+    if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % out.line or out.depth > 4 * out.line or (
+            out.stages < 2 or int(deep) != k_of(out.element)):
+        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s and as deep as 32 bytes, "
+                      "a depth of 1 to 4 times 128 bytes, 2 stages or more")
     return out
 
 
 class Operand:
-    """A load as tiles of one side in a ring in shared memory: lines of 64 elements along the folded axis, or of 64 positions."""
+    """A load as tiles of one side in a ring in shared memory: lines of 128 bytes along the folded axis or, of halves, of 64 positions."""
 
     def __init__(self, scope: Emitter, load: Load, view: maps.View, positions: int, t: Tiling):
         self.view, self.positions, self.tiling, self.filled = view, positions, t, view.filled(positions)
         self.box = view.box(self.filled)
-        self.buffer = SharedBuffer(scope.name("tile"), t.element, t.stages * self.slot, 1024)
-        deep = maps.LINE if view.by_depth else t.depth
-        self.map = view.map(scope.name("map"), scope.tensors[load.tensor], deep, self.box)
+        self.buffer = SharedBuffer(scope.name("tile"), t.element.stored, t.stages * self.slot, 1024)
+        deep = t.line if view.by_depth else t.depth
+        self.map = view.map(scope.name("map"), scope.tensors[load.tensor], deep, self.box, element=t.element)
 
     @property
     def slot(self) -> int:
@@ -126,7 +133,7 @@ class Operand:
 
     def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
         """Ask for the tile at an element of the folded axis and a position of the side."""
-        lines = range(0, self.tiling.depth, maps.LINE) if self.view.by_depth else (0,)
+        lines = range(0, self.tiling.depth, self.tiling.line) if self.view.by_depth else (0,)
         return [CopyTile(self.buffer.name, slot * self.slot + self.place(k, p), self.map.name,
                          self.view.coordinates(scope, start + k, first + p), barrier, slot)
                 for k in lines for p in range(0, self.filled, self.box)]
@@ -138,30 +145,32 @@ class Operand:
 
     def clear(self, scope: Emitter, thread: Expr, threads: int) -> None:
         """Zeros where nothing ever arrives: the positions of a tile that lie behind the end of a short side."""
-        chunks = (self.positions - self.filled) * maps.LINE // CHUNK
+        line, chunk = self.tiling.line, CHUNK // self.buffer.element.bytes
+        chunks = (self.positions - self.filled) * line // chunk
         if not chunks:
             return
-        parts = self.tiling.stages * self.slot // (self.positions * maps.LINE)      # lines of all positions
+        parts = self.tiling.stages * self.slot // (self.positions * line)      # lines of all positions
         c, zero = Var(scope.name("c"), dt.i32), scope.name("zero")
-        scope.emit(DeclareArray(zero, self.buffer.element, CHUNK, const(self.buffer.element, 0)))
+        scope.emit(DeclareArray(zero, self.buffer.element, chunk, const(self.buffer.element, 0)))
         body = scope.child()
         if self.view.by_depth:
-            at = c // chunks * (self.positions * maps.LINE) + (self.filled * maps.LINE + c % chunks * CHUNK)
+            at = c // chunks * (self.positions * line) + (self.filled * line + c % chunks * chunk)
         else:
-            tail = (self.positions - self.filled) * self.tiling.depth // CHUNK
-            at = c // tail * self.slot + (self.filled * self.tiling.depth + c % tail * CHUNK)
-        body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, CHUNK))
+            tail = (self.positions - self.filled) * self.tiling.depth // chunk
+            at = c // tail * self.slot + (self.filled * self.tiling.depth + c % tail * chunk)
+        body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, chunk))
         scope.emit(For(c, thread, int32(parts * chunks), int32(threads), False, tuple(body.body)))
 
     def place(self, k: int, position: int) -> int:
-        """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of 64 and of a box."""
-        return (k * self.positions if self.view.by_depth else 0) + position * (maps.LINE if self.view.by_depth else self.tiling.depth)
+        """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of a line and of a box."""
+        return (k * self.positions if self.view.by_depth else 0) + position * (self.tiling.line if self.view.by_depth else self.tiling.depth)
 
     def at(self, slot: Expr, q: Expr, position: Expr) -> Expr:
-        """Where the q-th 16 elements of the folded axis begin, from a position on."""
+        """Where the q-th 32 bytes of the folded axis begin, from a position on."""
+        line = self.tiling.line
         if self.view.by_depth:
-            return slot * self.slot + (q // 4 * (maps.LINE * self.positions) + q % 4 * 16) + position * maps.LINE
-        return slot * self.slot + q * (16 * maps.LINE) + position * self.tiling.depth
+            return slot * self.slot + (q // 4 * (line * self.positions) + q % 4 * (line // 4)) + position * line
+        return slot * self.slot + q * (16 * line) + position * self.tiling.depth
 
 
 class Ring:
@@ -195,7 +204,7 @@ class Multiplication:
         return prod(self.kernel.extents[a] for a in axes)
 
     def operand(self, scope: Emitter, value: Value | None, left: bool) -> Operand:
-        load = load_of(value, self.tiling.element) if value is not None else None
+        load = load_of(value, self.tiling.element.stored) if value is not None else None
         side = self.schedule.rows if left else self.schedule.columns
         view = load and maps.operand(scope.tensors[load.tensor], load.point, self.axis, side, self.schedule.batch, self.kernel.extents)
         if not load or not view:
@@ -302,11 +311,11 @@ class Multiplication:
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
             body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,
-                                        from_right, right.major, (step > 0) | (q > 0), maps.LINE * t.depth))
+                                        from_right, right.major, (step > 0) | (q > 0), t.line * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))
-        scope.emit(counted(q, t.depth // 16, rows))
+        scope.emit(counted(q, t.depth // k_of(t.element), rows))
 
 
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
