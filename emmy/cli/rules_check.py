@@ -63,7 +63,8 @@ def parted(paths: Iterable[Path]) -> tuple[list[str], list[Path]]:
     """The files that are the house's, by their names there, and those that are not."""
     from emmy.egraph.rulebook import ORDER, rule_files, rules_folder
 
-    shipped = {(rules_folder() / name).resolve(): name for ir in ORDER for name, _ in rule_files(ir)}
+    names = [*(name for ir in ORDER for name, _ in rule_files(ir)), *(f"hardware/{p.name}" for p in (rules_folder() / "hardware").glob("*.egg"))]
+    shipped = {(rules_folder() / name).resolve(): name for name in names}
     paths = list(paths)
     return [shipped[p.resolve()] for p in paths if p.resolve() in shipped], [p for p in paths if p.resolve() not in shipped]
 
@@ -83,7 +84,7 @@ def opened(house: Sequence[str], paths: Sequence[Path]) -> tuple[dict[str, list[
         return {ir: [parse(*file) for file in rule_files(ir)] for ir in ORDER}, extra
     read = {ir: [parse(*file) for file in (*rule_files(ir), *extra[ir]) if file[0] in named] for ir in ORDER}
     for file in (file for found in read.values() for file in found):
-        if not file.rules:
+        if not file.rules and file.name not in house:       # some of the house state facts alone
             raise EmmyError(f"{file.name} has no rule", "write one; `emmy rules new NAME` starts a file with an example")
     return read, extra
 

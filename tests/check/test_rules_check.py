@@ -107,3 +107,4 @@ def test_names_and_places_that_do_not_do(tmp_path: Path) -> None:
 def test_a_file_of_the_house_is_judged_as_such() -> None:
     said = Said("rules", "check", ROOT / "rules" / "loop" / "exponent.egg", "--seconds", "0.1")
     assert said.code == 0 and "log-of-exp" in said.out and "factor-out" not in said.out, said.err
+    assert "0 rules, none at fault" in Said("rules", "check", ROOT / "rules" / "hardware" / "sm_80.egg").well()
