@@ -16,7 +16,7 @@ from emmy.lower.tile_to_kernel.register_tile import parts_of
 from emmy.lower.tile_to_kernel.staging import factors
 
 HALVES = (dt.bf16, dt.f16)
-OPERANDS = (*HALVES, dt.tf32)       # what products of matrices take
+OPERANDS = (*HALVES, dt.tf32, dt.e4m3, dt.e5m2)       # what products of matrices take
 
 
 def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:

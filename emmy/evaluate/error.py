@@ -15,7 +15,7 @@ import numpy as np
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 
-_TOLERANCE = {dt.f64: 1e-12, dt.f32: 1e-5, dt.f16: 2e-3, dt.bf16: 1e-2}
+_TOLERANCE = {dt.f64: 1e-12, dt.f32: 1e-5, dt.f16: 2e-3, dt.bf16: 1e-2, dt.e4m3: 5e-2, dt.e5m2: 1e-1}
 _TF32 = 2.0**-10
 
 

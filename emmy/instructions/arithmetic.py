@@ -17,7 +17,7 @@ from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Threa
 from emmy.ir.node import IRError
 
 TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float",
-    dt.f64: "double"}
+    dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2"}
 PRIMARY, UNARY, TERNARY = 16, 14, 3
 
 # symbol and precedence, as in C; all of them group to the left
@@ -28,9 +28,41 @@ _BOOL_INFIX = {"max": ("||", 4), "min": ("&&", 5)}
 _SAME_NAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "fmod", "pow")
 _CALLS = {"float": {"abs": "fabs", "round": "rint", **{f: f for f in _SAME_NAME}}, "int": {"max": "max", "min": "min"}, "bool": {}}
 _HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min", "exp2": "emmy_exp2"}
+_WIDENED = {dt.f16: "__half2float", dt.bf16: "__bfloat162float", dt.e4m3: "float", dt.e5m2: "float"}
+_NARROWED = {dt.f16: "__float2half_rn", dt.bf16: "__float2bfloat16_rn", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2"}
 
 _DEVICE = "__device__ __forceinline__"
+
+
+def _byte_type(name: str, mantissa: int, bias: int, tops: str, over: int, nan: int, half: str) -> str:
+    """A type of a byte in CUDA: rounded to nearest even, as torch does; `tops`: whether a magnitude is beyond what becomes `over`."""
+    drop, least = 23 - mantissa, 2 ** (bias - 1 + mantissa)
+    return f"""struct {name} {{
+  unsigned char bits;
+  {name}() = default;
+  {_DEVICE} static {name} of(unsigned char bits) {{ {name} x; x.bits = bits; return x; }}
+  {_DEVICE} explicit {name}(float x) {{
+    const unsigned word = __float_as_uint(x), size = word & 0x7fffffffu, sign = word >> 24 & 0x80u;
+    const float magnitude = __uint_as_float(size);
+    unsigned to = (size + {hex((1 << (drop - 1)) - 1)}u + (size >> {drop} & 1u) >> {drop}) - {(127 - bias) << mantissa}u;
+    if (magnitude < {2.0 ** (1 - bias)!r}f) to = __float2uint_rn(magnitude * {float(least)}f);
+    if ({tops}) to = {over:#x}u;
+    bits = static_cast<unsigned char>(sign | (magnitude != magnitude ? {nan:#x}u : to));
+  }}
+  {_DEVICE} explicit operator float() const {{
+    float x;
+    {half}
+  }}
+}};"""
+
+
 FUNCTIONS = {
+    "emmy_e4m3": _byte_type("emmy_e4m3", 3, 7, "magnitude > 464.0f", 0x7F, 0x7F, """const unsigned short half = (bits & 0x80) << 8 | (bits & 0x7f) << 7;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return (bits & 0x7f) == 0x7f ? __int_as_float(0x7fffffff) : x * 256.0f;"""),
+    "emmy_e5m2": _byte_type("emmy_e5m2", 2, 15, "magnitude >= 61440.0f", 0x7C, 0x7F, """const unsigned short half = bits << 8;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return x;"""),
     "emmy_sign": f"""template <class T>
 {_DEVICE} T emmy_sign(T x) {{ return x != x ? x : static_cast<T>((x > 0) - (x < 0)); }}""",
     "emmy_mod": f"""{_DEVICE} float emmy_mod(float x, float y) {{ float r = fmodf(x, y); return r != 0 && (r < 0) != (y < 0) ? r + y : r; }}
@@ -178,6 +210,8 @@ def constant(element: DType, bits: int) -> tuple[str, int]:
         suffix = "" if element is dt.i32 else "LL"
         lowest = value == np.iinfo(element.numpy).min
         return (f"(-{-(int(value) + 1)}{suffix} - 1)", PRIMARY) if lowest else (f"{value}{suffix}", PRIMARY if value >= 0 else UNARY)
+    if element.bytes == 1 and element.kind == "float":
+        return f"emmy_{element}::of({bits:#04x})", PRIMARY
     if element in (dt.f16, dt.bf16):
         return f"__ushort_as_{'half' if element is dt.f16 else 'bfloat16'}({bits:#06x})", PRIMARY
     if np.isfinite(value):
@@ -202,10 +236,9 @@ def conversion(value: tuple[str, int], source: DType, target: DType) -> tuple[st
     if source is target:
         return value
     if source.compute is not source:
-        return conversion((f"__{'half2' if source is dt.f16 else 'bfloat162'}float({x})", PRIMARY), dt.f32, target)
-    if target in (dt.f16, dt.bf16):
-        single = conversion(value, source, dt.f32)[0]
-        return (f"__float2half_rn({single})" if target is dt.f16 else f"__float2bfloat16_rn({single})"), PRIMARY
+        return conversion((f"{_WIDENED[source]}({x})", PRIMARY), dt.f32, target)
+    if target in _NARROWED:
+        return f"{_NARROWED[target]}({conversion(value, source, dt.f32)[0]})", PRIMARY
     operand = x if own >= UNARY else f"({x})"
     if target is dt.bool_:
         return f"{operand} != {constant(source, 0)[0]}", 9

@@ -110,8 +110,8 @@ template <class T, int N>
        for name, trans in (("matrices", ""), ("transposed", ".trans")) for half in ("f16", "bf16")},
 }
 
-_PRODUCT = r"emmy_product_(b?f16|tf32)_(\d+)_([kmr])([km])"
-_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8}
+_PRODUCT = r"emmy_product_(b?f16|tf32|e4m3|e5m2)_(\d+)_([kmr])([km])"
+_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 
 
 def product(name: str) -> str | None:

@@ -1,6 +1,7 @@
 """Products of a warpgroup: four warps multiply a 64 x k by a k x n matrix and add in fp32, while they go on.
 
-k is 32 bytes: 16 halves, 8 elements of tf32, which is f32 in memory with the low 13 bits of the mantissa unread.
+k is 32 bytes: 16 halves, 8 elements of tf32, which is f32 in memory with the low 13 bits of the mantissa unread, or 32 of e4m3 or e5m2,
+whose sums an H100 keeps to some 14 bits as it adds; the simulator adds exactly and rounds each product's sum to fp32.
 
 Operands are tiles in shared memory, rows of 128 bytes swizzled by 128, as a copy of a tile with a box of 128 inner bytes leaves them.
 "k": a row lies along k of one row of the left or column of the right matrix, which 32 bytes on is another product's.  "mn", of halves
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from emmy.evaluate.machine import Array, Machine, Step, Warp
 
 WARPGROUP, M, K, ALIGNMENT = 128, 64, 16, 1024
-MAJORS = {dt.f16: ("k", "mn"), dt.bf16: ("k", "mn"), dt.tf32: ("k",)}     # how the rows of operands may run
+MAJORS = {dt.f16: ("k", "mn"), dt.bf16: ("k", "mn"), dt.tf32: ("k",), dt.e4m3: ("k",), dt.e5m2: ("k",)}     # how the rows of operands may run
 
 
 def depth(element: DType) -> int:

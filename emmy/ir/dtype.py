@@ -1,6 +1,6 @@
 """Element types: how a tensor is stored, and in what its elements are computed.
 
-Arithmetic on half types happens in fp32 (torch's opmath): `compute` gives the type that a stored element widens to.
+Arithmetic on half types and on those of a byte, e4m3 and e5m2, happens in fp32 (torch's opmath): `compute` gives the type that a stored element widens to.
 tf32 is what products take of f32: memory holds f32, of whose mantissa they read the upper 10 bits.
 A constant is (dtype, bits): the bits of its value as that type stores it, so that 0.0 and -0.0 differ and NaN is itself.
 """
@@ -42,7 +42,7 @@ class DType(Node):
     @property
     def compute(self) -> DType:
         """The type arithmetic on it happens in."""
-        return f32 if self in (bf16, f16) else self
+        return f32 if self in (bf16, f16, e4m3, e5m2) else self
 
     def __str__(self) -> str:
         return self.name
@@ -56,13 +56,16 @@ bf16 = DType("bf16", 2, "float")
 f32 = DType("f32", 4, "float")
 f64 = DType("f64", 8, "float")
 
+e4m3 = DType("e4m3", 1, "float")      # no infinities: what exceeds 448 is NaN
+e5m2 = DType("e5m2", 1, "float")
 tf32 = DType("tf32", 4, "float")
 
-DTYPES = {d.name: d for d in (bool_, i32, i64, f16, bf16, f32, f64)}     # of tensors
+DTYPES = {d.name: d for d in (bool_, i32, i64, f16, bf16, f32, f64, e4m3, e5m2)}     # of tensors
 OPERANDS = DTYPES | {"tf32": tf32}                                       # and of what products take
 _NUMPY = {"bool": np.bool_, "i32": np.int32, "i64": np.int64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-          "f32": np.float32, "f64": np.float64}
-_TORCH = {"bool": "bool", "i32": "int32", "i64": "int64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+          "f32": np.float32, "f64": np.float64, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+_TORCH = {"bool": "bool", "i32": "int32", "i64": "int64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+          "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
 def named(name: str) -> DType:
@@ -89,6 +92,7 @@ def truncated(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def rounded(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """f32 rounded to the nearest tf32, ties away from zero: an error of at most 2**-11 of the value.  NaN and infinities stay."""
-    nearest = ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    """f32 rounded to the nearest tf32, ties to even: an error of at most 2**-11 of the value.  NaN and infinities stay."""
+    bits = x.view(np.uint32)
+    nearest = ((bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(x), nearest, x)

@@ -5,7 +5,7 @@ A bundle is a zip archive:
     manifest.json            format, plan, targets, reports, meta, and what the arrays are or the recipe they come from
     source.cu                the CUDA text of every kernel
     cubins/<target>.cubin    its machine code, for one or more targets
-    arrays/<group>/<n>.npy   weights (constants among them), example inputs, float64 references; bf16 as its bits in uint16
+    arrays/<group>/<n>.npy   weights (constants among them), example inputs, float64 references; bf16, e4m3 and e5m2 as their bits
 
 Large programs store a recipe in place of arrays: the snippet they were captured from.  Where the bundle runs, the snippet makes
 its tensors anew from torch's seeded generator, on the device at once, and the float64 reference is computed from them there.
@@ -30,7 +30,7 @@ import numpy as np
 from emmy.errors import EmmyError
 from emmy.evaluate.error import Error, compare, tolerance
 from emmy.ir.dtype import named
-from emmy.runtime.arrays import element_of, to_numpy, to_torch
+from emmy.runtime.arrays import FOREIGN, element_of, to_numpy, to_torch
 from emmy.runtime.plan import Launch, Plan
 
 FORMAT = 2
@@ -207,9 +207,9 @@ def load(path: str | os.PathLike[str]) -> Bundle:
 
 
 def npy(x: Any) -> bytes:
-    """An array as the bytes of an .npy file; bf16 as its bits in uint16."""
+    """An array as the bytes of an .npy file; types that NumPy lacks as their bits."""
     file, array = io.BytesIO(), to_numpy(x)
-    np.save(file, array.view(np.uint16) if element_of(x).name == "bf16" else array, allow_pickle=False)
+    np.save(file, array.view(f"u{array.itemsize}") if element_of(x).name in FOREIGN else array, allow_pickle=False)
     return file.getvalue()
 
 

@@ -100,7 +100,8 @@ def prefetched(scope: Emitter, c: Contraction) -> None:
 
 
 def ring(scope: Emitter, c: Contraction) -> None:
-    """Ask for the tiles of a step `stages` - 1 steps ahead; one barrier a step tells that a tile is there and that its place is free."""
+    """Ask for the tiles of a step `stages` - 1 steps ahead, and read the factors of each element before the products of the one before it:
+    those of a tile's first element behind the barrier that tells that the tile is there, and that the place of the last one is free."""
     t, sides = c.tiling, (c.left, c.right)
     for s in range(t.stages - 1):
         if s * t.depth < c.extent:
@@ -108,14 +109,29 @@ def ring(scope: Emitter, c: Contraction) -> None:
                 side.copy(scope, int32(s * t.depth), int32(s * side.slot))
         scope.emit(CommitCopies())
     now, start = scope.declare("slot", int32(0)), Var(scope.name("k"), dt.i32)
+    scope.emit(WaitCopies(t.stages - 2), Barrier())
+    first = c.read(scope, int32(0), int32(0), int32(0))
+
+    def step(body: Emitter, last: bool) -> None:
+        factors = first
+        for k in range(t.depth):
+            following = factors
+            if k + 1 < t.depth:
+                following = c.read(body, int32(k + 1), now * c.left.slot, now * c.right.slot)
+            elif not last:
+                body.emit(WaitCopies(t.stages - 2), Barrier(), Assign(now, Apply("select", (now == t.stages - 1, int32(0), now + 1))))
+                following = c.read(body, int32(0), now * c.left.slot, now * c.right.slot, first)
+            if k == 0 and not last:
+                ahead = body.let("k", start + (t.stages - 1) * t.depth)
+                then = body.let("slot", Apply("select", (now == 0, int32(t.stages - 1), now - 1)))
+                more = body.child()
+                for side in sides:
+                    side.copy(more, ahead, then * side.slot)
+                body.emit(If(ahead < c.extent, tuple(more.body)), CommitCopies())
+            c.add(body, factors)
+            factors = following
+
     body = scope.child()
-    body.emit(WaitCopies(t.stages - 2), Barrier())
-    then = body.let("slot", Apply("select", (now == 0, int32(t.stages - 1), now - 1)))
-    following = body.let("k", start + (t.stages - 1) * t.depth)
-    more = body.child()
-    for side in sides:
-        side.copy(more, following, then * side.slot)
-    body.emit(If(following < c.extent, tuple(more.body)), CommitCopies())
-    c.step(body, now * c.left.slot, now * c.right.slot)
-    body.emit(Assign(now, Apply("select", (now == t.stages - 1, int32(0), now + 1))))
-    scope.emit(For(start, int32(0), int32(c.extent), int32(t.depth), False, tuple(body.body)))
+    step(body, False)
+    scope.emit(For(start, int32(0), int32((c.extent - 1) // t.depth * t.depth), int32(t.depth), False, tuple(body.body)))
+    step(scope, True)

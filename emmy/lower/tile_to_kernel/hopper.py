@@ -8,7 +8,10 @@ warp that multiplies arrives.  While groups compute results of one tile, the rin
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
 
-Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8>_<bf16|f16|tf32>_f32/f<rows>x<columns>/k<depth>,STAGE=d<stages>/smem-tma,
+Products of a byte's types keep some 14 bits of what they add up.  Their sums of a stage, 128 elements, are begun anew and added in fp32:
+while one group does that, another multiplies.
+
+Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,STAGE=d<stages>/smem-tma,
 RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements; without p a block has one tile.
 Any extents: copies fill with zeros and stores are clipped.
 """
@@ -37,6 +40,7 @@ from emmy.instructions import (
     MultiplyWarpgroup,
     NamedBarrier,
     PrefetchMap,
+    SetElement,
     SetRegisters,
     StoreSharedVector,
     WaitBarrier,
@@ -46,7 +50,7 @@ from emmy.instructions.wgmma import depth as k_of
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
+from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value, load_of
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
@@ -82,6 +86,11 @@ class Tiling(NamedTuple):
         return maps.BYTES // self.element.bytes
 
     @property
+    def apart(self) -> bool:
+        """Whether the sums of a stage are added up apart."""
+        return self.element.bytes == 1
+
+    @property
     def height(self) -> int:
         return 64 * self.groups * self.rows
 
@@ -97,7 +106,7 @@ class Tiling(NamedTuple):
 def tiling(row: tile.Row) -> Tiling:
     """The numbers of a row; IRError if it is not one of this form."""
     work, stage = re.fullmatch(r"g(\d+)x1/ws", row.work), re.fullmatch(r"d(\d+)/smem-tma", row.stage)
-    cover = re.fullmatch(r"wgmma_m64n(\d+)k(\d+)_(bf16|f16|tf32)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
+    cover = re.fullmatch(r"wgmma_m64n(\d+)k(\d+)_(bf16|f16|tf32|e4m3|e5m2)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
     raster = re.fullmatch(r"gm(\d+)(?:/p(\d+))?", row.raster)
     if not work or not cover or not stage or not raster or row.reduce:
         raise IRError(f"row {row}: a row of this form is spelled "
@@ -106,9 +115,9 @@ def tiling(row: tile.Row) -> Tiling:
     out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
                  dt.named(element))
     if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % out.line or out.depth > 4 * out.line or (
-            out.stages < 2 or int(deep) != k_of(out.element)):
+            out.stages < 2 or int(deep) != k_of(out.element) or out.apart and out.depth > out.line):
         raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s and as deep as 32 bytes, "
-                      "a depth of 1 to 4 times 128 bytes, 2 stages or more")
+                      "a depth of 1 to 4 times 128 bytes (128 elements of a byte), 2 stages or more")
     return out
 
 
@@ -199,6 +208,7 @@ class Multiplication:
         self.operands: dict[tuple[Load, bool], Operand] = {}
         self.factors = [(self.operand(scope, p.left, True), self.operand(scope, p.right, False)) for p in self.products]
         self.sums = [scope.name("sum") for _ in self.products]
+        self.parts = [scope.name("part") for _ in self.products] if t.apart else self.sums      # what products add to
 
     def extent(self, axes: tuple[int, ...]) -> int:
         return prod(self.kernel.extents[a] for a in axes)
@@ -273,8 +283,9 @@ class Multiplication:
     def multiply(self, scope: Emitter, result: Result) -> None:
         """What a group does that multiplies."""
         t = self.tiling
-        for array in self.sums:
-            scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
+        count = t.rows * t.width // 2
+        for array in dict.fromkeys((*self.sums, *self.parts)):
+            scope.emit(DeclareArray(array, dt.f32, count, None))
         if any(x.filled < x.positions for x in self.operands.values()):
             for x in self.operands.values():
                 x.clear(scope, Thread() - GROUP, GROUP * t.groups)
@@ -284,9 +295,19 @@ class Multiplication:
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             result.begin(inner, row, column)
-            inner.emit(FenceProducts(tuple(self.sums)))
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
+            if t.apart:
+                self.clear(inner, count)
+                body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(tuple(self.parts)))
+                self.step(body, ring.slot, int32(0), result.group)
+                body.emit(CommitProducts(), WaitProducts(0, tuple(self.parts)), If(result.lane == 0, (Arrive(barriers, ring.slot + t.stages),)))
+                self.add(body, count)
+                body.emit(*ring.advance())
+                inner.emit(counted(step, self.steps, body, unroll=False))
+                result.store(inner)
+                return
+            inner.emit(FenceProducts(tuple(self.sums)))
             body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
             self.step(body, ring.slot, step, result.group)
             body.emit(CommitProducts(), WaitProducts(1),
@@ -298,6 +319,21 @@ class Multiplication:
         self.each_tile(scope, tile_)
         result.end(scope)
 
+    def clear(self, scope: Emitter, count: int) -> None:
+        """Sums of nothing."""
+        e = Var(scope.name("e"), dt.i32)
+        body = scope.child()
+        body.emit(*(SetElement(array, dt.f32, e, const(dt.f32, 0)) for array in self.sums))
+        scope.emit(counted(e, count, body))
+
+    def add(self, scope: Emitter, count: int) -> None:
+        """Add the sums of a stage to those of the tile."""
+        e = Var(scope.name("e"), dt.i32)
+        body = scope.child()
+        for array, part in zip(self.sums, self.parts, strict=True):
+            body.emit(SetElement(array, dt.f32, e, Apply("add", (Element(array, dt.f32, e), Element(part, dt.f32, e)))))
+        scope.emit(counted(e, count, body))
+
     def held(self) -> dict[Value, Held]:
         """Where each fold's result is."""
         return {p.fold.result(): HeldSums(array, dt.f32, True, True) for p, array in zip(self.products, self.sums, strict=True)}
@@ -307,7 +343,7 @@ class Multiplication:
         t = self.tiling
         q, i, j = (Var(scope.name(x), dt.i32) for x in "qij")
         body = scope.child()
-        for array, (left, right) in zip(self.sums, self.factors, strict=True):
+        for array, (left, right) in zip(self.parts, self.factors, strict=True):
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
             body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,

@@ -60,8 +60,8 @@ def tiling(row: tile.Row) -> Tiling:
         raise IRError(f"row {row}: a tiled form is spelled WORK=t16x16,TILE=fma_f32/f8x8/k8,STAGE=d2/smem or d3/smem-async")
     down, across, rows, columns, depth, stages = map(int, (*work.groups(), *cover.groups()[1:], stage[1] or stage[2]))
     out = Tiling(down, across, rows, columns, depth, stages, cover[1] == "fma", stage[1] is None)
-    if min(out[:-2]) < 1 or out.threads % 32 or out.threads > 1024:
-        raise IRError(f"row {row}: {out.threads} threads; a block has whole warps, at most 32 of them")
+    if min(out[:-2]) < 1 or out.threads % 32 or out.threads > 1024 or out.ring and out.depth < 2:
+        raise IRError(f"row {row}: {out.threads} threads; a block has whole warps, at most 32 of them, and a ring stages 2 deep or more")
     return out
 
 
@@ -263,10 +263,10 @@ class Side:
         outer.emit(*under(None if count % self.threads == 0 else number < count, inner.body))
         scope.emit(counted(c, -(-count // self.threads), outer))
 
-    def read(self, scope: Emitter, value: Value, row: Expr, slot: Expr) -> str:
-        """The registers that hold this thread's positions of `value` at element `row` of the tile at `slot`."""
-        buffer, array, s = self.buffers[self.values.index(value)], scope.name("a"), self.strip
-        scope.emit(DeclareArray(array, dt.f32, s.count, None))
+    def read(self, scope: Emitter, value: Value, row: Expr, slot: Expr, into: str | None = None) -> str:
+        """The registers that hold this thread's positions of `value` at element `row` of the tile at `slot`: those of `into`, or new ones."""
+        buffer, array, s = self.buffers[self.values.index(value)], into or scope.name("a"), self.strip
+        scope.emit(*([] if into else [DeclareArray(array, dt.f32, s.count, None)]))
         at = slot + row * self.pitch
         scope.emit(*(LoadSharedVector(array, k, buffer.name, at + s.local(int32(k)), s.run) for k in range(0, s.count, s.run)))
         return array

@@ -93,6 +93,19 @@ def test_tf32(sizes: tuple[int, int, int]) -> None:
         assert {m.element for m in form.maps} == {dt.tf32}
 
 
+@pytest.mark.parametrize("element", [dt.e4m3, dt.e5m2])
+@pytest.mark.parametrize("sizes", [(1, 8, 16), (3, 24, 48), (65, 7, 144), (129, 72, 80), (136, 200, 400)])
+def test_types_of_a_byte(element: DType, sizes: tuple[int, int, int]) -> None:
+    """Stages of 128 products are added up in fp32; results are halves, here, or of a byte themselves."""
+    for out in (dt.bf16, element):
+        k = matmul(*sizes, right=True, element=element)
+        k = k.replace(outputs=tuple(t.replace(element=out) for t in k.outputs), results=(loop.Cast(out, k.folds[0].result()),))
+        x = wide(k)
+        for row in (SMALL.replace("k64", "k128"), NARROW, PAIR.replace("k64", "k128").replace("n128", "n192")):
+            close(run(k, lowered(k, row.replace("k16_bf16", f"k32_{element}")), random(k)), x["a"] @ x["b"].T,
+                  HALF if out is dt.bf16 else 2.0**-4 if element is dt.e4m3 else 2.0**-3)
+
+
 def test_tf32_is_a_class_of_its_own_and_has_its_rows_along_the_sum() -> None:
     linear, product = matmul(256, 256, 256, right=True), matmul(256, 256, 256)
 
