@@ -24,7 +24,7 @@ def build(workload: Workload, folder: Path, target: str, math: str) -> tuple[str
 
     started, problem = time.monotonic(), ""
     try:
-        build_bundle(workload.snippet, folder / f"{workload.stem}.emmy", target=target, math=math)
+        build_bundle(workload.snippet, folder / f"{workload.stem}.emmy", target=target, math="tf32" if workload.dtype == "tf32" else math)
     except EmmyError as error:
         problem = str(error)
     except Exception as error:

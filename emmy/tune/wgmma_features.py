@@ -16,6 +16,8 @@ START_US = 1.7      # barriers, maps, the last boxes
 FILL_US = 8e-6      # a byte of the first stage
 TURN = 2.5          # dependent rounds of loads that the ring takes to turn: from a stage's request to its bytes, and to the next request
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
+APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
+WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
 
 
 def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
@@ -32,6 +34,8 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     shared = t.stages * item * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
     registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
     share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
+    if t.apart:
+        share = APART * (1 - 1 / t.height - 1 / t.width) * t.rows * t.width / (t.rows * t.width + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
     return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, TURN * rounds / t.stages,
                     1 + t.rows * t.width / 128, 256, item * products, share, tiles * rounds * stage, START_US + FILL_US * stage)

@@ -26,8 +26,10 @@ from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.register_tile import Cells, Contraction
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Tiling, products, strip, tiling
+from emmy.lower.tile_to_kernel.tile_copies import TileCopies
 
 PATCH = 4, 8        # threads of a warp down and across: the shape that reads the fewest words of shared memory
+BURSTS = 4          # in which the chunks of a step are asked for: all at once keep what is read of shared memory waiting
 PAIRS = 2           # neighbouring lanes down: vectors of 16 bytes that lanes two by two ask for alike are read in half the turns
 
 
@@ -100,34 +102,37 @@ def prefetched(scope: Emitter, c: Contraction) -> None:
 
 
 def ring(scope: Emitter, c: Contraction) -> None:
-    """Ask for the tiles of a step `stages` - 1 steps ahead, and read the factors of each element before the products of the one before it:
-    those of a tile's first element behind the barrier that tells that the tile is there, and that the place of the last one is free."""
-    t, sides = c.tiling, (c.left, c.right)
+    """Ask for the tiles of a step `stages` - 1 steps ahead, some chunks before each element's products, and read the factors of an element
+    before the products of the one before it: those of a tile's first element behind the barrier that tells that the tile is there, and that
+    the place of the last one is free."""
+    t, copies = c.tiling, [(side, TileCopies(scope, side)) for side in (c.left, c.right)]
     for s in range(t.stages - 1):
         if s * t.depth < c.extent:
-            for side in sides:
-                side.copy(scope, int32(s * t.depth), int32(s * side.slot))
+            for side, of in copies:
+                of.copy(scope, int32(s * t.depth), int32(s * side.slot), range(of.chunks), True)
         scope.emit(CommitCopies())
     now, start = scope.declare("slot", int32(0)), Var(scope.name("k"), dt.i32)
     scope.emit(WaitCopies(t.stages - 2), Barrier())
     first = c.read(scope, int32(0), int32(0), int32(0))
+    asking = range(0, t.depth - 1, -(-t.depth // BURSTS))       # elements before whose products some chunks are asked for
 
     def step(body: Emitter, last: bool) -> None:
         factors = first
+        if not last:
+            ahead = body.let("k", start + (t.stages - 1) * t.depth)
+            then = body.let("slot", Apply("select", (now == 0, int32(t.stages - 1), now - 1)))
         for k in range(t.depth):
             following = factors
             if k + 1 < t.depth:
                 following = c.read(body, int32(k + 1), now * c.left.slot, now * c.right.slot)
             elif not last:
-                body.emit(WaitCopies(t.stages - 2), Barrier(), Assign(now, Apply("select", (now == t.stages - 1, int32(0), now + 1))))
+                body.emit(CommitCopies(), WaitCopies(t.stages - 2), Barrier(),
+                          Assign(now, Apply("select", (now == t.stages - 1, int32(0), now + 1))))
                 following = c.read(body, int32(0), now * c.left.slot, now * c.right.slot, first)
-            if k == 0 and not last:
-                ahead = body.let("k", start + (t.stages - 1) * t.depth)
-                then = body.let("slot", Apply("select", (now == 0, int32(t.stages - 1), now - 1)))
-                more = body.child()
-                for side in sides:
-                    side.copy(more, ahead, then * side.slot)
-                body.emit(If(ahead < c.extent, tuple(more.body)), CommitCopies())
+            for side, of in copies if not last and k in asking else ():
+                n, among = asking.index(k), len(asking)
+                part = range(of.chunks * n // among, of.chunks * (n + 1) // among)
+                of.copy(body, ahead, then * side.slot, part, False)
             c.add(body, factors)
             factors = following
 

@@ -2,8 +2,7 @@
 
 A tile of an operand has `depth` elements of the folded axis by `width` positions of one side, stored [depth][width + PAD]
 so that a thread reads neighbouring positions as one vector and the lanes of a warp meet no bank conflict.  Threads copy along
-the axis on which the operand lies contiguous in global memory.  Asynchronous copies turn it over on the way, word by word, where that is
-the folded axis: the lanes of a warp then copy 8 elements of it at 4 positions, whose places are in 32 different banks.
+the axis on which the operand lies contiguous in global memory.
 """
 
 from __future__ import annotations
@@ -15,21 +14,19 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from emmy.instructions.control import For, If
-from emmy.instructions.cp_async import CopyAsync
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.instructions.shared_memory import LoadSharedVector, StoreShared, StoreSharedVector
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Element, Expr, SharedBuffer, Stmt, Thread, Var, const, int32
-from emmy.ir.loop_ir import Value, load_of
+from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
 PAD = 4         # f32 elements after each row of a shared tile
 RUN = 4         # f32 elements of the widest shared access
-PATCH = 8, 4    # elements of the folded axis and positions that a warp copies word by word
 
 
 class Tiling(NamedTuple):
@@ -163,7 +160,6 @@ class Side:
         self.vector = next((n for n in (8, 4, 2) if fits % n == 0 and depth * strip.width >= n * threads and any(
             vectorises(scope.kernel, v, self.along, n) and n * t.element.bytes <= VECTOR_BYTES for t, v in loads)), 1)
         self.chunks = -(-depth * strip.width // (self.vector * threads))
-        self.loads = [load_of(v, dt.f32) for v in self.values]      # what can be copied as it is
 
     @property
     def slot(self) -> int:
@@ -224,44 +220,6 @@ class Side:
                     step = min(n, RUN)
                     inner.emit(*(StoreSharedVector(buffer.name, at + e, array, c * n + e, step) for e in range(0, n, step)))
             scope.emit(*under(guard, inner.body))
-
-    def copy(self, scope: Emitter, start: Expr, slot: Expr) -> None:
-        """Begin to copy the tiles at `start` of the folded axis to element `slot` of the buffers; zeros beyond the ends of either axis.
-        IRError where a value is no load of f32."""
-        c, width = Var(scope.name("c"), dt.i32), self.strip.width
-        loads = [load for load in self.loads if load is not None]
-        if len(loads) < len(self.values):
-            raise IRError(f"{scope.kernel.name}: {', '.join(map(str, self.values))}: what asynchronous copies bring is f32 in memory")
-        n, whole = RUN, gcd(scope.kernel.extents[self.along], width) % RUN == 0
-        if self.along == self.axis or not whole or not all(vectorises(scope.kernel, load, self.along, RUN) for load in loads):
-            n = 1
-        count = self.depth * width // n
-        outer = scope.child()
-        # a thread's chunks are one place and multiples of a constant from it, where the threads are whole lines of chunks
-        line = self.depth if self.along == self.axis else width // n
-        even = self.threads % (line * (PATCH[1] if self.along == self.axis else 1)) == 0
-        number = Thread() + c * self.threads
-        chunk = Thread() if even else outer.let("c", number)
-        if self.along == self.axis:
-            deep, high = gcd(PATCH[0], self.depth), gcd(PATCH[1], width)
-            patch, patches = chunk // (deep * high), self.depth // deep
-            depth, across = patch % patches * deep + chunk % deep, patch // patches * high + chunk // deep % high
-        else:
-            depth, across = chunk // line, chunk % line * n
-        if even:
-            depth, across = scope.let("d", depth), scope.let("a", across)
-            further = c * (self.threads // line)
-            depth, across = (depth, across + further) if self.along == self.axis else (depth + further, across)
-        k, at = outer.let("k", start + depth), outer.let("p", self.strip.first + across)
-        inner = outer.child()
-        inner.place(self.strip.axes, inner.whole(at))
-        inner.axes[self.axis] = inner.whole(k)
-        there = both(self.strip.inside(at), None if self.extent % self.depth == 0 else k < self.extent)
-        to = inner.let("s", slot + depth * self.pitch + across)
-        for load, buffer in zip(loads, self.buffers, strict=True):
-            inner.emit(CopyAsync(buffer.name, to, n, load.tensor, inner.offset(load.tensor, load.point), there))
-        outer.emit(*under(None if count % self.threads == 0 else number < count, inner.body))
-        scope.emit(counted(c, -(-count // self.threads), outer))
 
     def read(self, scope: Emitter, value: Value, row: Expr, slot: Expr, into: str | None = None) -> str:
         """The registers that hold this thread's positions of `value` at element `row` of the tile at `slot`: those of `into`, or new ones."""
