@@ -36,7 +36,22 @@ PROGRAMS = {
     "qkv": f"x = torch.randn({{0}}, {{1}}, {{dtype}}); q, k, v = {linear(1, 1)}, {linear(1, 2)}, {linear(1, 2)}; (q(x), k(x), v(x))",
 }
 
-HALVES, BF16 = ("bf16", "fp16"), ("bf16",)
+# Six programs of Mirage's evaluation ("Mirage: A Multi-Level Superoptimizer for Tensor Programs", OSDI 2025), on standard normal inputs.
+MIRAGE_ATTENTION = ("q, k, v = torch.randn({0}, {1}, {3}, {dtype}), torch.randn({0}, {3}, {2}, {dtype}), "
+                    "torch.randn({0}, {2}, {3}, {dtype}); ")
+PROGRAMS |= {
+    "mirage_gqa": f"{MIRAGE_ATTENTION}F.softmax(q @ k, dim=-1) @ v",
+    "mirage_qknorm": f"{MIRAGE_ATTENTION}F.softmax(F.rms_norm(q, ({{3}},)) @ k, dim=-1) @ F.rms_norm(v, ({{3}},))",
+    "mirage_rmsnorm": "x, w = torch.randn({0}, {2}, {dtype}), torch.randn({2}, {1}, {dtype}); F.rms_norm(x, ({2},)) @ w",
+    "mirage_lora": "x, w, a, b = torch.randn({0}, {2}, {dtype}), torch.randn({2}, {1}, {dtype}), torch.randn({2}, {3}, {dtype}), "
+                   "torch.randn({3}, {1}, {dtype}); x @ w + (x @ a) @ b",
+    "mirage_mlp": "x, g, u = torch.randn({0}, {2}, {dtype}), torch.randn({2}, {1}, {dtype}), torch.randn({2}, {1}, {dtype}); "
+                  "F.silu(x @ g) * (x @ u)",
+    "mirage_ntrans": "h, x, a = torch.randn({0}, {1}, {dtype}), torch.randn({0}, {1}, {dtype}), torch.randn({0}, {1}, {dtype}); "
+                     "F.rms_norm(x + a * (F.rms_norm(h, ({1},)) + x), ({1},))",
+}
+HALVES, BF16, FP16 = ("bf16", "fp16"), ("bf16",), ("fp16",)
+BATCHES = 1, 8, 16
 GEMM = (
     (("linear",), HALVES, ((4096,) * 3, (8192,) * 3, (2048,) * 3, (1024,) * 3)),
     (("linear",), BF16, ((4096, 14336, 4096), (4096, 4096, 14336), (512, 4096, 4096), (512, 12288, 4096), (512, 28672, 4096), (128,) * 3)),
@@ -72,4 +87,11 @@ FUSED = (
     (("qkv",), BF16, ((16, 4096, 1024), (2048, 4096, 1024))),
     (("(ab)c",), BF16, ((4096, 64, 4096, 64),)),
 )
-SUITES = {"gemm": GEMM, "attention": ATTENTION, "fused": FUSED}
+MIRAGE = (
+    (("mirage_gqa", "mirage_qknorm"), FP16, tuple((2 * b, 256, 4096, 64) for b in BATCHES)),
+    (("mirage_rmsnorm",), FP16, tuple((2 * b, 6144, 4096) for b in BATCHES)),
+    (("mirage_lora",), FP16, tuple((b, 4096, 256, 16) for b in BATCHES)),
+    (("mirage_mlp",), FP16, tuple((b, 4096, 4096) for b in BATCHES)),
+    (("mirage_ntrans",), FP16, tuple((8 * b, 4096) for b in BATCHES)),
+)
+SUITES = {"gemm": GEMM, "attention": ATTENTION, "fused": FUSED, "mirage": MIRAGE}

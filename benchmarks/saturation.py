@@ -30,7 +30,7 @@ LAYERS = (1, 4, 24)
 def of_snippet(name: str, dtype: str) -> Program:
     from emmy.pipeline import compile_snippet
 
-    return compile_snippet(SNIPPETS[name].format(*(SIZE,) * 6, dtype=f"dtype=torch.{TORCH_NAME[dtype]}"))
+    return compile_snippet(SNIPPETS[name].format(*(SIZE,) * 8, dtype=f"dtype=torch.{TORCH_NAME[dtype]}"))
 
 
 def of_decoder(layers: int) -> Program:

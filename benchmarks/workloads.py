@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from benchmarks import products
+from benchmarks import convolutions, products
 
 TORCH_NAME = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "e4m3": "float8_e4m3fn"}
 PROGRAMS = {
@@ -80,7 +80,7 @@ PROGRAMS |= {
     "avgpool": "F.adaptive_avg_pool2d(torch.randn({0}, {1}, {2}, {3}, {dtype}), 1)",
     "x+y": "torch.randn({0}, {dtype}) + torch.randn({0}, {dtype})",
 }
-PROGRAMS |= products.PROGRAMS
+PROGRAMS |= products.PROGRAMS | convolutions.PROGRAMS
 
 BOTH, LARGE, WIDE = ("fp32", "bf16"), (8192, 8192), (16384, 4096)
 POINTWISE = ("exp(-x)", "(x*x)+(x*x)", "x+x+y", "y+(x+x)", "bias+gelu+residual", "transpose+add")
@@ -137,7 +137,7 @@ MEMORY = (
     (("softmax",), ("fp32",), ((128, 128),)),
     (("x+y",), ("fp32",), ((2,),)),
 )
-SUITES = {"spine": SPINE, "families": FAMILIES, "memory": MEMORY, **products.SUITES}
+SUITES = {"spine": SPINE, "families": FAMILIES, "memory": MEMORY, **products.SUITES, **convolutions.SUITES}
 
 
 class Workload(NamedTuple):

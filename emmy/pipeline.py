@@ -98,10 +98,7 @@ class Program:
     @cached_property
     def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
         """Each distinct function once; a launch names its function, and an empty output needs none."""
-        first: dict[str, tuple[tile_ir.Kernel, ...]] = {}
-        for launch in self.choice.launches:
-            first.setdefault(tile_ir.launch_name(launch), launch)
-        return tuple(map(tile_to_kernel.lower_launch, first.values()))
+        return tile_to_kernel.lower_launches(self.choice.launches, self.choice.early)
 
     @cached_property
     def cuda(self) -> str:

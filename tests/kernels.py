@@ -11,6 +11,7 @@ from emmy.instructions import (
     DeclareArray,
     For,
     If,
+    LaunchDependents,
     Let,
     LoadGlobal,
     LoadGlobalVector,
@@ -26,6 +27,7 @@ from emmy.instructions import (
     StoreShared,
     StoreSharedVector,
     WaitCopies,
+    WaitKernels,
 )
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DTYPES, DType
@@ -48,7 +50,7 @@ from emmy.ir.kernel_ir import (
 )
 from emmy.ir.node import IRError
 from emmy.ir.operators import OPERATORS, result_dtype
-from tests import hopper_kernels
+from tests import hopper_kernels, window_kernels
 
 MINUS_INFINITY = const(dt.f32, float("-inf"))
 ZERO = const(dt.f32, 0)
@@ -255,6 +257,14 @@ def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool 
         For(i32("e"), int32(0), int32(4), int32(1), True, (StoreGlobal("dst", t // 32 * 128 + row * 8 + column, parts),))))
 
 
+def squares(wait: bool = True) -> Kernel:
+    """dst[n] = src[n]^2, where kernels ahead write `src` and this one lets the next begin.  `wait`: whether it waits for them."""
+    x = f32("x")
+    return Kernel("squares", (GlobalBuffer("src", dt.f32, 64, "read", late=True), GlobalBuffer("dst", dt.f32, 64, "write", late=True)), (),
+                  (2, 1, 1), 32, (LaunchDependents(), *([WaitKernels()] if wait else []), LoadGlobal(x, "src", Block(0) * 32 + Thread()),
+                                  StoreGlobal("dst", Block(0) * 32 + Thread(), x * x)))
+
+
 def operator_cases() -> list[tuple[str, DType]]:
     """Each operator on each dtype that it takes."""
     out = []
@@ -284,5 +294,5 @@ def every_operator(element: DType) -> Kernel:
 
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
-         online_softmax(5, 77), branches(), warp_scan(),
-         tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY)
+         online_softmax(5, 77), branches(), warp_scan(), squares(),
+         tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY, *window_kernels.EVERY)

@@ -16,12 +16,12 @@ from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tensor_ir as tir
 from emmy.ir import tile_ir as tile
-from emmy.ir.index import Pos
+from emmy.ir.index import Pos, add
 from emmy.lower import loop_to_tile
 from emmy.lower.tensor_to_loop import lower
 
 ROUNDS, NODES = 16, 60_000
-LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")']     # kernels that do not wait for each other
+LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")', '(Follows 1)']     # launches, what shares them
 
 
 def attention(score: tir.Tensor, values: tir.Tensor) -> tir.Tensor:
@@ -43,9 +43,17 @@ def causal(score: tir.Tensor) -> tir.Tensor:
     return apply("select", before, score, constant(float("-inf"), score.shape, dt.f32))
 
 
+def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
+    """sum of x[n, p + r, c] * filters[o, r, c] over r and c, at [n, p, o]"""
+    (images, length, channels), (results, places, _) = x.shape, filters.shape
+    dims = images, length - places + 1, results, places, channels
+    windows = view(x, dims, (Pos(0), add(Pos(1), Pos(3)), Pos(4)))
+    return tir.Reduce("add", (3, 4), apply("mul", windows, along(filters, dims, (2, 3, 4))))
+
+
 def kernels() -> Iterator[tile.Kernel]:
     """A kernel of each kind: elementwise, of odd lines too, transposing, row and column sums, a scan, softmax of rows and columns, products
-    and attention of fp32 and halves, that of all rows to all keys, causal, and of one row."""
+    a convolution of halves, and attention of fp32 and halves, that of all rows to all keys, causal, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -65,6 +73,7 @@ def kernels() -> Iterator[tile.Kernel]:
         keys = wide(view(b, (n, n), (Pos(1), Pos(0))))
         results += [product(wide(a), wide(b)), *(attention(score, wide(c)) for score in (
             product(wide(a), keys), causal(product(wide(a), keys)), product(wide(matrix("q", element, 1)), keys)))]
+    results.append(convolution(*(wide(tir.Input(name, shape, dt.bf16)) for name, shape in (("x", (2, 9, n)), ("w", (n, 3, n))))))
     for result in results:
         program = lower(tir.Program((("out", result),)))
         region = saturate(program)

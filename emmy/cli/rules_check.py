@@ -63,7 +63,8 @@ def parted(paths: Iterable[Path]) -> tuple[list[str], list[Path]]:
     """The files that are the house's, by their names there, and those that are not."""
     from emmy.egraph.rulebook import ORDER, rule_files, rules_folder
 
-    names = [*(name for ir in ORDER for name, _ in rule_files(ir)), *(f"hardware/{p.name}" for p in (rules_folder() / "hardware").glob("*.egg"))]
+    facts = (f"hardware/{p.name}" for p in (rules_folder() / "hardware").glob("*.egg"))
+    names = [*(name for ir in ORDER for name, _ in rule_files(ir)), *facts]
     shipped = {(rules_folder() / name).resolve(): name for name in names}
     paths = list(paths)
     return [shipped[p.resolve()] for p in paths if p.resolve() in shipped], [p for p in paths if p.resolve() not in shipped]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 
 from emmy.ir import dtype as dt
@@ -10,6 +11,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel import hopper_maps as maps
+from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.live import ALL, live
 from emmy.lower.tile_to_kernel.one_row import with_row
 from emmy.lower.tile_to_kernel.register_tile import parts_of
@@ -22,23 +24,22 @@ OPERANDS = (*HALVES, dt.tf32, dt.e4m3, dt.e5m2)       # what products of matrice
 def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
     """Of each sum of products of two loads of one type: how tensor maps have its operands; and what the result keeps of each side."""
     out: dict[str, None] = {}
-    tensors, outs = {t.name: t for t in kernel.tensors}, frozenset(kernel.outer)
+    outs = frozenset(kernel.outer)
     operands: dict[frozenset[int], set[loop.Load]] = {}
     pairs: dict[tuple[frozenset[int], frozenset[int]], None] = {}
-    for f in kernel.folds:
+    for nest in windows.nests(kernel):
+        f, parts, summed = nest[-1], factors(nest[0].lifts[0]), {f.axis for f in nest}
+        out |= {f'(SumOf "{g.name}" "{f.name}")': None for f, g in pairwise(nest)}
+        if not windows.summing(nest[0]) or len(parts) != 2:
+            continue
+        sides = free[parts[0]] - free[parts[1]] - summed, free[parts[1]] - free[parts[0]] - summed
         for element in OPERANDS:
-            loads = [load for x in factors(f.lifts[0]) if (load := load_of(x, element.stored)) is not None]
-            if f.kind != "reduce" or f.recipe != "add" or len(loads) != 2 or len(factors(f.lifts[0])) != 2:
-                continue
-            sides = [free[x] - free[y] - {f.axis} for x, y in (loads, loads[::-1])]
-            for n, (load, side) in enumerate(zip(loads, sides, strict=True)):
-                batch = sorted(outs - sides[0] - sides[1])
-                view = maps.operand(tensors[load.tensor], load.point, f.axis, sorted(side), batch, kernel.extents)
-                if view is not None and side <= outs:
-                    out[f'(BulkOperand "{f.name}" {n} "{element}" {axes(side)})'] = None
-                    out[f"(set (SideUnit {axes(side)}) {view.unit})"] = None
-                    operands.setdefault(side, set()).add(load)
-            pairs |= {(sides[0], sides[1]): None, (sides[1], sides[0]): None}
+            found = windows.summed(kernel, nest, element, parts, (sorted(side) for side in sides), sorted(outs - sides[0] - sides[1]))
+            for n, (load, view) in enumerate(found.operands if found and sides[0] | sides[1] <= outs else ()):
+                out[f'(BulkOperand "{f.name}" {n} "{element}" {axes(sides[n])})'] = None
+                out[f"(set (SideUnit {axes(sides[n])}) {view.unit})"] = None
+                operands.setdefault(sides[n], set()).add(load)
+        pairs |= {(sides[0], sides[1]): None, (sides[1], sides[0]): None}
     out |= {f"(set (SideOperands {axes(side)}) {len(loads)})": None for side, loads in operands.items()}
     for rows, columns in pairs:
         if rows in operands and columns in operands:
@@ -73,7 +74,7 @@ def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[
                 whole = len(parts) == 2 and len(queries) == len(keys) == 1 or name == "BulkValues"
                 out += [f'({name} "{t.name}" "{half}")'] if whole and found and all(found) else []
             units = [v.unit for v in keys if v] + [maps.LINE if v.by_depth else 16 for v in held if v]
-            out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if len(units) == len(keys) + len(held) else []
+            out += [f'(set (KeyUnit "{t.name}") {max(units)})'] if units and len(units) == len(keys) + len(held) else []
         out += [f'(set (TwistBatch "{t.name}") {prod(kernel.extents[a] for a in batch)})']
         boxed = sum(maps.in_lines(x, kernel.outer, sorted(columns), kernel.extents) for x in kernel.outputs) if columns else 0
         laid, placed = with_row(kernel, tile.Schedule(tile.Row(), "twist", tuple(sorted(rows)), tuple(sorted(columns)), tuple(batch)))

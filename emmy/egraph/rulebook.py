@@ -22,7 +22,7 @@ MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real"), "tf32": ("exac
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
              "moments", "twist", "cut", "split", "scan", "first"),
-    "tile": ("syntax", "fold", "place", "rows", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "wgmma_twist",
+    "tile": ("syntax", "fold", "place", "rows", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "conv", "wgmma_twist",
              "live", "group"),
 }
 

@@ -28,7 +28,7 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan",
-         "ContractionForm": "contraction", "TwistForm": "twist"}
+         "ContractionForm": "contraction", "ConvolutionForm": "convolution", "TwistForm": "twist"}
 HALVES = (dt.bf16, dt.f16)
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "TiledRingRow", "MmaRow",
         "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")

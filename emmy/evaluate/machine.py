@@ -45,7 +45,7 @@ class Warp:
     """32 threads: their registers by slot, the lanes that are active, and the memory they see."""
 
     __slots__ = ("registers", "mask", "full", "threads", "block", "memory", "tags", "base", "first", "steps", "limit", "size", "copies",
-                 "number", "span", "engine", "seen", "products", "stores", "fenced")
+                 "number", "span", "engine", "seen", "products", "stores", "fenced", "late")
 
     def __init__(self, first_thread: int, size: int, block: tuple[int, ...], slots: int, memory: dict[str, Memory], limit: int,
                  engine: Engine | None = None) -> None:
@@ -61,6 +61,7 @@ class Warp:
         self.products: list[list[Callable[[], None]]] = [[]]    # of products
         self.stores: dict[int, list[list[Callable[[], None]]]] = {}     # of stores, by lane
         self.fenced = False     # whether products may begin
+        self.late = np.zeros(32, bool)  # lanes that have waited for the kernels before
 
     def enter(self, epoch: int, first_epoch: int) -> None:
         """Starts an epoch of a block whose first one is `first_epoch`."""
@@ -173,10 +174,11 @@ class RegisterArray:
 
 
 class Memory:
-    """A buffer.  `written` says that its contents were there before the launch: such a buffer is read-only and not watched."""
+    """A buffer.  `written` says that its contents were there before the launch: such a buffer is read-only and not watched.  `late`:
+    kernels launched before may still be at it."""
 
-    def __init__(self, name: str, data: Array, *, written: bool) -> None:
-        self.name, self.data, self.watched = name, data, not written
+    def __init__(self, name: str, data: Array, *, written: bool, late: bool = False) -> None:
+        self.name, self.data, self.watched, self.late = name, data, not written, late
         if self.watched:
             self.writer, self.reader, self.several, self.first_reader = (np.full(len(data), -1, np.int64) for _ in range(4))
 
@@ -193,8 +195,15 @@ class Memory:
             raise Fault("bounds", f"{what} of {self.name}, which has {len(self.data)}", w.threads[bad])
         return at if width is None else at + np.arange(width)[:, None]
 
+    def meet(self, w: Warp, lanes: Mask) -> None:
+        """Fault if kernels launched before may be at the buffer, as far as the active lanes know."""
+        if self.late and (early := ~w.late if lanes is None else ~w.late & lanes).any():
+            raise Fault("race", f"{self.name} is read or written while kernels launched before may write or read it: "
+                                "no wait_kernels stands before", w.threads[early])
+
     def read(self, w: Warp, index: Value, lanes: Mask, width: int | None = None) -> Array:
         """The elements at `index`, an array of (32,), or of (width, 32) for vectors; zeros in lanes that do not read."""
+        self.meet(w, lanes)
         at = self._locate(w, index, lanes, width)
         if lanes is None:
             if self.watched:
@@ -210,6 +219,7 @@ class Memory:
 
     def write(self, w: Warp, index: Value, value: Value, lanes: Mask, width: int | None = None) -> None:
         """Sets the elements at `index` to `value`, of the same shape as `read` returns."""
+        self.meet(w, lanes)
         at = self._locate(w, index, lanes, width)
         value = np.broadcast_to(value, at.shape)
         tags = w.tags
@@ -222,6 +232,7 @@ class Memory:
 
     def put(self, w: Warp, at: Array, values: Array, lane: int) -> None:
         """Sets elements on behalf of one lane."""
+        self.meet(w, np.arange(32) == lane)
         self._watch_write(w, at, np.full(at.shape, w.tags[lane]))
         self.data[at] = values
 

@@ -22,7 +22,8 @@ class SimulationError(Exception):
     argument       a buffer that the kernel does not take as given
     bounds         an element outside its buffer, or a vector that is not aligned
     uninitialised  a read of what nobody wrote
-    race           two threads at one element, one of them writing, with no barrier between; so are copies, stores and products under way
+    race           two threads at one element, one of them writing, with no barrier between; so are copies, stores and products under way,
+                   and buffers that kernels launched before may be at
     barrier        a barrier that not all threads reach, or more than it counts
     shuffle        a shuffle of a warp whose lanes are not all active
     fence          the copy engine or a product meets what was set or written and not fenced for it
@@ -56,7 +57,7 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
         if given.dtype != p.element.numpy or given.shape != (p.length,):
             raise SimulationError("argument", f"buffer {p.name} of kernel {kernel.name} is "
                 f"{p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
-    parameters = {p.name: Memory(p.name, buffers[p.name], written=p.access == "read") for p in kernel.parameters}
+    parameters = {p.name: Memory(p.name, buffers[p.name], written=p.access == "read", late=p.late) for p in kernel.parameters}
     machine = Machine(kernel, lambda w, fault, s: _explain(kernel, w, fault, s))
     asynchronous = any(s.asynchronous for s in walk(kernel.body))
     epoch = 0

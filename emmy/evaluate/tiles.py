@@ -64,3 +64,36 @@ class Tile:
         """The elements of the tensor that a tile, as it lies in shared memory, covers, and their values."""
         tensor, tile = self._inside(corner)
         return self._elements(tensor).reshape(-1), data[self.places].reshape(self.map.box)[tile].reshape(-1)
+
+
+class WindowTile(Tile):
+    """The tiles of a map with windows."""
+
+    def check_windows(self, w: Warp, buffer: str, start: int, corner: Sequence[int], offsets: Sequence[int]) -> None:
+        """Fault unless a tile may begin there, and a window lies at `corner` that has something at `offsets`."""
+        self.check(w, buffer, start, corner)
+        laid = self.map.windows
+        assert laid is not None
+        on_grid = all((at - first) % step == 0 and 0 <= (at - first) // step < count
+                      for at, first, count, step in zip(corner[1:-1], *laid.numbers, strict=True))
+        if not on_grid or not all(0 <= k < self.map.window_offsets for k in offsets):
+            raise Fault("bounds", f"windows of {self.map.name} from {tuple(corner)} on, at {tuple(offsets)}; they begin at {laid.lower} in "
+                                  f"steps of {laid.steps}, {laid.counts} of them", w.active(w.mask))
+
+    def windows(self, data: Array, corner: Sequence[int], offsets: Sequence[int]) -> Array:
+        """The elements of the windows from `corner` on, as they lie in shared memory."""
+        laid, (many, *_, wide) = self.map.windows, self.map.box
+        assert laid is not None
+        number = [(at - first) // step for at, first, step in zip(corner[1:-1], laid.lower, laid.steps, strict=True)]
+        flat = np.arange(many) + np.ravel_multi_index(number, laid.counts)
+        image, *begun = np.unravel_index(flat, (corner[0] + 2 + many, *laid.counts))
+        at = [image + corner[0], *(first + k * step + offset
+                                   for k, first, step, offset in zip(begun, laid.lower, laid.steps, offsets, strict=True))]
+        channel = corner[-1] + np.arange(wide)
+        inside = np.all([(0 <= x) & (x < n) for x, n in zip(at, self.map.shape, strict=False)], axis=0)[:, None]
+        inside = inside & (0 <= channel) & (channel < self.map.shape[-1])
+        steps = np.array(self.map.strides[:-1])
+        place = self.map.start + (steps @ np.stack(at))[:, None] + channel
+        out = np.zeros(self.count, data.dtype)
+        out[self.places] = np.where(inside, data[np.where(inside, place, 0)], data.dtype.type(0)).reshape(-1)
+        return out

@@ -5,6 +5,7 @@ from emmy.instructions.bulk_copy import CommitStores, CopyBulk, CopyTile, FenceA
 from emmy.instructions.control import For, If
 from emmy.instructions.cp_async import CommitCopies, CopyAsync, WaitCopies
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector, StoreGlobal, StoreGlobalVector
+from emmy.instructions.grid import LaunchDependents, WaitKernels
 from emmy.instructions.ldmatrix import LoadMatrix
 from emmy.instructions.mbarrier import Arrive, ExpectBytes, FenceBarriers, InitBarrier, WaitBarrier
 from emmy.instructions.mma import MultiplyMatrices
@@ -14,11 +15,11 @@ from emmy.instructions.shuffle import ShuffleUp, ShuffleXor
 from emmy.instructions.stmatrix import StoreMatrices
 from emmy.instructions.warpgroup import NamedBarrier, SetRegisters, SyncWarp
 from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpgroup, MultiplyWarpgroupRegisters, WaitProducts
+from emmy.instructions.window_copy import CopyWindows
 
 __all__ = ["Arrive", "Assign", "Barrier", "CommitCopies", "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile",
-    "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier", "Let",
-    "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
-    "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor",
-    "StoreGlobal", "StoreGlobalVector",
-    "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "WaitBarrier", "WaitCopies",
-    "WaitProducts", "WaitStores"]
+    "CopyWindows", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers", "FenceProducts", "For", "If", "InitBarrier",
+    "LaunchDependents", "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices",
+    "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "SetElement", "SetRegisters", "ShuffleUp",
+    "ShuffleXor", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp",
+    "WaitBarrier", "WaitCopies", "WaitKernels", "WaitProducts", "WaitStores"]

@@ -35,12 +35,14 @@ def swizzled(index: Expr, element: DType, span: int = 128) -> Expr:
     return index ^ index // row % (span // PIECE) * piece if span else index
 
 
-def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: str, index: Expr) -> None:
-    """IRError unless tiles of the map `name` may lie in `buffer` at `index`."""
+def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: str, index: Expr, windows: bool = False) -> None:
+    """IRError unless tiles of the map `name`, which has windows or none, may lie in `buffer` at `index`."""
     tile, shared = scope.buffer(name, TensorMap), scope.buffer(buffer, SharedBuffer)
     if shared.element is not tile.element.stored or shared.alignment < tile.alignment:
         raise IRError(f"{buffer} of {shared.element}, aligned to {shared.alignment} bytes, is no place for tiles of {name}: "
                       f"{tile.element}, aligned to {tile.alignment}")
+    if windows != (tile.windows is not None):
+        raise IRError(f"{name} is a map {'without' if windows else 'of'} windows")
     if len(coordinates) != len(tile.shape):
         raise IRError(f"{len(coordinates)} coordinates in {name}, whose tensor has {len(tile.shape)} dimensions")
     for e in coordinates:
@@ -57,7 +59,7 @@ def tile_traffic(kernel: Kernel, name: str) -> float:
     return sum(m.bytes for m in kernel.maps if m.name == name) / kernel.block
 
 
-def _lanes(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
+def each_lane(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
     """For each active lane: its number, and its integer of each of these."""
     rows = [w.spread(v) for v in values]
     for lane in np.flatnonzero(w.active_of(True)):
@@ -112,13 +114,15 @@ class CopyTile(Stmt):
 
         def run(w: Warp) -> None:
             outer = w.mask
-            for lane, start, barrier, *where in _lanes(w, index(w), at(w), *(c(w) for c in coordinates)):
+            for lane, start, barrier, *where in each_lane(w, index(w), at(w), *(c(w) for c in coordinates)):
                 w.mask = np.arange(32) == lane
                 tile.check(w, self.target, start, where)
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
                 memory = w.engine.shared[self.target]
                 place = memory.engine_write(w, start, tile.count, lane)
-                values = tile.read(w.memory[tile.map.buffer].data, where)
+                source = w.memory[tile.map.buffer]
+                source.meet(w, w.mask)
+                values = tile.read(source.data, where)
                 w.engine.fly(w, self, phases, tile.map.bytes, partial(memory.land, place, values))
             w.mask = outer
         return run
@@ -167,12 +171,13 @@ class CopyBulk(Stmt):
 
         def run(w: Warp) -> None:
             outer = w.mask
-            for lane, start, first, barrier in _lanes(w, index(w), source(w), at(w)):
+            for lane, start, first, barrier in each_lane(w, index(w), source(w), at(w)):
                 w.mask = np.arange(32) == lane
                 if start * item % PIECE or first * item % PIECE:
                     raise Fault("alignment", f"a copy from element {first} of {self.buffer} to {start} of {self.target}; "
                                              f"both begin at multiples of {PIECE} bytes", w.threads[lane])
                 phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
+                w.memory[self.buffer].meet(w, w.mask)
                 memory, data = w.engine.shared[self.target], w.memory[self.buffer].data
                 last = first + self.count - 1
                 if first < 0 or last >= len(data):
@@ -215,7 +220,7 @@ class StoreTile(Stmt):
 
         def run(w: Warp) -> None:
             outer = w.mask
-            for lane, start, *where in _lanes(w, index(w), *(c(w) for c in coordinates)):
+            for lane, start, *where in each_lane(w, index(w), *(c(w) for c in coordinates)):
                 w.mask = np.arange(32) == lane
                 tile.check(w, self.source, start, where)
                 if min(where) < 0:
@@ -246,7 +251,7 @@ class CommitStores(Stmt):
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:
-            for (lane,) in _lanes(w):
+            for (lane,) in each_lane(w):
                 w.stores.setdefault(lane, [[]]).append([])
         return run
 
@@ -269,7 +274,7 @@ class WaitStores(Stmt):
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:
-            for (lane,) in _lanes(w):
+            for (lane,) in each_lane(w):
                 groups = w.stores.get(lane, [[]])
                 for group in groups[:max(0, len(groups) - 1 - self.pending)]:
                     for done in group:

@@ -16,9 +16,9 @@ def _volatile(text: str, operands: str) -> str:
 
 
 def _simple(name: str, text: str, **operands: str) -> tuple[str, str]:
-    """A function of one instruction: parameters by name, each an address ("shared", "global") or a number ("r")."""
-    types = {"shared": "const void*", "global": "const void*", "r": "int"}
-    values = {"shared": '"r"(emmy_shared({}))', "global": '"l"({})', "r": '"r"({})'}
+    """A function of one instruction: parameters by name, each an address ("shared", "global") or a number ("r", or "h" of 16 bits)."""
+    types = {"shared": "const void*", "global": "const void*", "r": "int", "h": "int"}
+    values = {"shared": '"r"(emmy_shared({}))', "global": '"l"({})', "r": '"r"({})', "h": '"h"(static_cast<unsigned short>({}))'}
     parameters = ", ".join(f"{types[kind]} {name}" for name, kind in operands.items())
     body = _volatile(text, ", ".join(values[kind].format(name) for name, kind in operands.items()))
     return name, f"{_DEVICE} void {name}({parameters}) {{\n  {body}\n}}"
@@ -37,6 +37,16 @@ def _tile(rank: int) -> list[tuple[str, str]]:
     copy = f"cp.async.bulk.tensor.{rank}d.{_INTO}.mbarrier::complete_tx::bytes [%1], [%0, {{{at}}}], [%{2 + rank}];"
     store = f"cp.async.bulk.tensor.{rank}d.{_FROM}.bulk_group [%0, {{{at}}}], [%1];"
     return [_simple(f"emmy_copy_tile_{rank}", copy, **operands, barrier="shared"), _simple(f"emmy_store_tile_{rank}", store, **operands)]
+
+
+def _window(rank: int) -> tuple[str, str]:
+    """The copy of windows of a tensor: as of its tiles, and the offsets into the windows."""
+    spatial = rank - 2
+    operands = {"map": "global", "tile": "shared", **{f"c{k}": "r" for k in range(rank)}, **{f"o{k}": "h" for k in range(spatial)}}
+    at, offsets = (", ".join(f"%{first + n - 1 - k}" for k in range(n)) for first, n in ((2, rank), (2 + rank, spatial)))
+    name, barrier = f"cp.async.bulk.tensor.{rank}d.{_INTO}.im2col.mbarrier::complete_tx::bytes", f"%{2 + rank + spatial}"
+    copy = f"{name} [%1], [%0, {{{at}}}], [{barrier}], {{{offsets}}};"
+    return _simple(f"emmy_copy_windows_{rank}", copy, **operands, barrier="shared")
 
 
 def _store_matrices(name: str, half: str, trans: str) -> str:
@@ -75,11 +85,14 @@ FUNCTIONS = {
       : "=r"(done) : "r"(emmy_shared(barrier)), "r"(parity) : "memory");
   }} while (!done);
 }}"""),
+        _simple("emmy_launch_dependents", "griddepcontrol.launch_dependents;"),
+        _simple("emmy_wait_kernels", "griddepcontrol.wait;"),
         _simple("emmy_fence_async", "fence.proxy.async.shared::cta;"),
         _simple("emmy_prefetch_map", "prefetch.tensormap [%0];", map="global"),
         _simple("emmy_copy_bulk", f"cp.async.bulk.{_INTO}.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",
                 to="shared", of="global", bytes="r", barrier="shared"),
         *(function for rank in range(1, 6) for function in _tile(rank)),
+        *map(_window, range(3, 6)),
         _simple("emmy_commit_stores", "cp.async.bulk.commit_group;"),
         _counted("emmy_wait_stores", "cp.async.bulk.wait_group"),
         _counted("emmy_wait_stores_read", "cp.async.bulk.wait_group.read"),

@@ -33,12 +33,14 @@ from emmy.ir.kernel_expr import (
     widen,
 )
 from emmy.ir.node import IRError, Node
+from emmy.ir.tensor_map import TensorMap, Windows
 
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step
 
 __all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt",
-    "TensorMap", "Thread", "Var", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk", "widen"]
+    "TensorMap", "Thread", "Var", "Windows", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk",
+    "widen"]
 
 
 STATEMENTS: dict[str, type[Stmt]] = {}
@@ -110,12 +112,14 @@ class Stmt(Node):
 
 
 class GlobalBuffer(Node):
-    """A parameter of a kernel: `length` elements in global memory, aligned to 16 bytes."""
+    """A parameter of a kernel: `length` elements in global memory, aligned to 16 bytes.  If `late`, kernels launched before may still read
+    or write it as this one begins, which touches it behind a `wait_kernels` only."""
 
     name: str
     element: DType
     length: int
     access: Literal["read", "write"]
+    late: bool = False
 
 
 class SharedBuffer(Node):
@@ -132,61 +136,6 @@ class SharedBuffer(Node):
     def bytes(self) -> int:
         """Its size, padded so that the next buffer is aligned to 16 bytes."""
         return -(-self.length * self.element.bytes // 16) * 16
-
-
-class TensorMap(Node):
-    """A parameter of a kernel that tells the copy engine how the tensor in the global buffer `buffer` lies.
-
-    The tensor has the extents `shape`, outermost first, begins at element `start` of the buffer, and is row-major or has `pitches`: how
-    many elements apart neighbours of each dimension lie.  One copy moves a tile of the extents `box`: what lies outside the tensor is
-    read as zeros and not written.  In shared memory the tile is row-major.  Where its rows have `swizzle` (128, 64 or 32, not 0) bytes,
-    their 16-byte pieces change places: bits 4 and on of an address are xored with bits 7 and on, 3, 2 or 1 of them.  A map of tf32 rounds
-    f32 to it as it copies.
-    """
-
-    name: str
-    buffer: str
-    element: DType
-    shape: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int = 128
-    start: int = 0
-    pitches: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        inner, item = self.box[-1] * self.element.bytes if self.box else 0, self.element.bytes
-        if not 1 <= len(self.shape) == len(self.box) <= 5 or min(self.shape) < 1 or not all(1 <= n <= 256 for n in self.box):
-            raise IRError(f"map {self.name} of a tensor {self.shape} in tiles {self.box}: 1 to 5 extents each, those of a tile up to 256")
-        if self.swizzle not in (0, 32, 64, 128) or self.swizzle and inner != self.swizzle:
-            raise IRError(f"map {self.name}: rows of {inner} bytes, swizzled by {self.swizzle}; "
-                          "that is 128, 64 or 32, as long as a row, or 0")
-        if len(self.strides) != len(self.shape) or self.strides[-1] != 1 or min(self.strides) < 1 or self.start < 0:
-            raise IRError(f"map {self.name} from {self.start} on in steps of {self.strides}: "
-                          "a tensor is contiguous along its last dimension")
-        if inner % 16 or any(n * item % 16 for n in (self.start, *self.strides[:-1])):
-            rows = [n * item for n in self.strides[:-1]]
-            raise IRError(f"map {self.name} from {self.start * item} on, rows of {rows} and {inner} bytes; "
-                          "the start and the rows of tensor and tile are multiples of 16")
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """How many elements apart neighbours of each dimension lie, outermost first."""
-        return self.pitches or tuple(prod(self.shape[k:]) for k in range(1, len(self.shape) + 1))
-
-    @property
-    def reach(self) -> int:
-        """How many elements of the buffer lie before the tensor's end."""
-        return self.start + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
-
-    @property
-    def bytes(self) -> int:
-        """The size of a tile."""
-        return prod(self.box) * self.element.bytes
-
-    @property
-    def alignment(self) -> int:
-        """What a tile in shared memory is aligned to: the swizzle's period, and at least 128 bytes."""
-        return max(8 * self.swizzle, 128)
 
 
 class Kernel(Node):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from emmy.instructions.arithmetic import INFIX, decimal
@@ -31,6 +31,7 @@ from emmy.ir.kernel_ir import (
     TensorMap,
     Thread,
     Var,
+    Windows,
     const,
 )
 from emmy.ir.node import IRError
@@ -43,9 +44,10 @@ _SYMBOLS = {symbol: (op, p) for op, (symbol, p) in _INFIX.items()}
 
 def show(kernel: Kernel) -> str:
     """The kernel as text."""
-    parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]" for b in kernel.parameters]
+    parameters = [f"{b.access} {b.name}: {b.element}[{b.length}]{' late' * b.late}" for b in kernel.parameters]
     parameters += [f"map {m.name} of {m.buffer}: {m.element}{_tuple(m.shape)} box{_tuple(m.box)} swizzle {m.swizzle}"
-                   f"{f' start {m.start}' * (m.start > 0)}{f' pitches{_tuple(m.pitches)}' * bool(m.pitches)}" for m in kernel.maps]
+                   f"{f' start {m.start}' * (m.start > 0)}{f' pitches{_tuple(m.pitches)}' * bool(m.pitches)}"
+                   f"{f' windows{_tuple(map(_tuple, m.windows.numbers))}' if m.windows else ''}" for m in kernel.maps]
     places = (f"{f' align {b.alignment}' * (b.alignment != 16)}{'' if b.start is None else f' at {b.start}'}" for b in kernel.shared)
     shared = [f"  shared {b.name}: {b.element}[{b.length}]{place};" for b, place in zip(kernel.shared, places, strict=True)]
     cluster = f" cluster({kernel.cluster})" * (kernel.cluster != 1)
@@ -215,7 +217,7 @@ class _Parser:
     def parameter(self) -> GlobalBuffer | TensorMap:
         access = self.take("read", "write", "map")
         if access != "map":
-            return GlobalBuffer(*self.buffer(), access)  # type: ignore[arg-type]
+            return GlobalBuffer(*self.buffer(), access, self.skip("late"))  # type: ignore[arg-type]
         name = self.name()
         self.take("of")
         buffer = self.name()
@@ -225,7 +227,9 @@ class _Parser:
         box = self.separated(self.integer)
         self.take("swizzle")
         swizzle, start = self.integer(), self.integer() if self.skip("start") else 0
-        return TensorMap(name, buffer, element, shape, box, swizzle, start, self.separated(self.integer) if self.skip("pitches") else ())
+        pitches = self.separated(self.integer) if self.skip("pitches") else ()
+        windows = Windows(*self.separated(partial(self.separated, self.integer))) if self.skip("windows") else None
+        return TensorMap(name, buffer, element, shape, box, swizzle, start, pitches, windows)
 
     def buffer(self) -> tuple[str, DType, int]:
         name = self.name()

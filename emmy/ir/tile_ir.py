@@ -114,14 +114,15 @@ def parse_row(text: str) -> Row:
 
 
 class Schedule(Node):
-    """A row, and the form that realises it: "map", "transpose", "fold", "cross", "scan", "contraction" or "twist", with its axes.
+    """A row, and the form that realises it: "map", "transpose", "fold", "cross", "scan", "contraction", "convolution" or "twist", with
+    its axes.
 
     transpose: tiles of one axis that loads are contiguous along (`rows`) by the output's last (`columns`), at each point of `batch`.
     cross: lanes run along the axis `rows`, and before it `batch`, and over `columns` after folding.
     scan: `rows` are the axes a block holds one point of, `columns` the one that the scan runs along.
     fold: `rows` are the axes a block (or warp) holds one point of, `columns` those it runs over after folding.
-    contraction: tiles of `rows` by `columns`, one grid layer a point of `batch`.  twist: the same, its score tile over
-    (rows, the fold's axis).
+    contraction: tiles of `rows` by `columns`, one grid layer a point of `batch`.  convolution: the same, of sums over several axes.
+    twist: the same as a contraction, its score tile over (rows, the fold's axis).
     """
 
     row: Row
@@ -191,6 +192,11 @@ def launches(kernels: Sequence[Kernel]) -> tuple[tuple[Kernel, ...], ...]:
             raise IRError(f"{k.name} reads {waits}, which {written[waits]} writes: they cannot lie beside each other")
         found[-1] += (k,)
     return tuple(found)
+
+
+def arguments(kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """The tensors that a launch of these kernels is given, in the order of its parameters."""
+    return tuple(t.name for k in kernels for t in (*k.tensors, *k.outputs))
 
 
 def launch_name(kernels: Sequence[Kernel]) -> str:

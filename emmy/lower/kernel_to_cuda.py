@@ -34,7 +34,8 @@ def _kernel(kernel: Kernel) -> str:
 
 
 def _parameter(b: GlobalBuffer) -> str:
-    return f"{'const ' * (b.access == 'read')}{TYPES[b.element]}* __restrict__ {b.name}"
+    # what is read late changes while the kernel runs: nothing promises that it does not
+    return f"{'const ' * (b.access == 'read')}{TYPES[b.element]}* {'__restrict__ ' * (not b.late or b.access == 'write')}{b.name}"
 
 
 def _indices(body: str) -> list[str]:

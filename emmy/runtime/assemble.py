@@ -33,7 +33,7 @@ def assemble(program: Program) -> Plan:
         buffers.append(Buffer(t.name, t.element, t.shape, kind))
     functions = {kernel.name: kernel for kernel in program.kernels}
     launches = tuple(launch(functions[tile.launch_name(kernels)], kernels, "+".join(choice.scheduled[k.name].identity for k in kernels),
-                            choice.seconds(kernels)) for kernels in choice.launches)
+                            choice.seconds(kernels), n in choice.early) for n, kernels in enumerate(choice.launches))
     name = "_".join(dict.fromkeys(choice.scheduled)) or "empty"
     return Plan(name, tuple(buffers), launches, tuple(captured.inputs), results, program.cuda, program.target, program.math)
 
@@ -46,13 +46,13 @@ def unread(name: str, program: Program) -> Buffer:
     return Buffer(name, dtype_of(tensor.dtype, f"input {name}"), tuple(tensor.shape), "input")
 
 
-def launch(function: Kernel, kernels: tuple[tile.Kernel, ...], identity: str, seconds: float) -> Launch:
+def launch(function: Kernel, kernels: tuple[tile.Kernel, ...], identity: str, seconds: float, early: bool = False) -> Launch:
     """One launch, with what the model says of it and `seconds` that it is expected to take."""
     rows = " ".join(str(k.schedule.row) for k in kernels if k.schedule is not None)
-    arguments = tuple(t.name for k in kernels for t in (*k.tensors, *k.outputs))
+    arguments = tile.arguments(kernels)
     moved, work = sum(Census(k).dram for k in kernels) - read_again(kernels), sum(map(operations, kernels))
     return Launch(function.name, arguments, function.grid, function.block, function.dynamic_shared_bytes, identity, rows, int(moved),
-                  float(work), seconds * 1e6, maps(function, arguments))
+                  float(work), seconds * 1e6, maps(function, arguments), early)
 
 
 def alone(kernel: Kernel, tiled: tile.Kernel, identity: str, seconds: float, target: str, math: str, source: str) -> Plan:

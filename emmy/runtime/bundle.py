@@ -33,7 +33,7 @@ from emmy.ir.dtype import named
 from emmy.runtime.arrays import FOREIGN, element_of, to_numpy, to_torch
 from emmy.runtime.plan import Launch, Plan
 
-FORMAT = 2
+FORMAT = 3
 ARRAY_LIMIT = 8 << 20  # bytes of arrays above which a bundle with a recipe stores the recipe alone
 GROUPS = ("weights", "inputs", "references")
 Arrays = dict[str, Any]

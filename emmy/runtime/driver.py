@@ -31,7 +31,8 @@ class Pointers:
         return tuple(self._table[k] for k in self._indices)
 
 
-Launched = tuple[Any, tuple[int, int, int], int, int, Pointers]     # function, grid, block, bytes of dynamic shared memory, parameters
+# function, grid, block, bytes of dynamic shared memory, parameters, whether it begins while those ahead of it end
+Launched = tuple[Any, tuple[int, int, int], int, int, Pointers, bool]
 
 
 class Driver(Protocol):
@@ -43,8 +44,9 @@ class Driver(Protocol):
     def stream(self) -> int:
         """The raw handle of torch's current stream."""
 
-    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
-        """Launch `function` with the pointers as they stand."""
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers,
+               early: bool = False) -> None:
+        """Launch `function` with the pointers as they stand.  An `early` one may begin while the one ahead of it on the stream ends."""
 
     def capturing(self, stream: int) -> bool:
         """Whether the stream records its work instead of doing it."""
@@ -91,11 +93,25 @@ class BindingsDriver:
     def stream(self) -> int:
         return int(self._stream(self._device))
 
-    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
-        (status,) = self._launch(function, *grid, block, 1, 1, shared_bytes, stream, pointers.address, 0)
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers,
+               early: bool = False) -> None:
+        if early:
+            (status,) = self._driver.cuLaunchKernelEx(self._overlapping(grid, block, shared_bytes, stream), function, pointers.address, 0)
+        else:
+            (status,) = self._launch(function, *grid, block, 1, 1, shared_bytes, stream, pointers.address, 0)
         if status:
             raise EmmyError(f"CUDA refused a launch of grid {grid}, block {block}, {shared_bytes} bytes of shared memory: {status!r}",
                             "Compile for this GPU, or pin a schedule that uses fewer resources.")
+
+    def _overlapping(self, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int) -> Any:
+        """The configuration of a launch that begins when the one ahead lets it."""
+        driver, config, attribute = self._driver, self._driver.CUlaunchConfig(), self._driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes, config.hStream, config.attrs, config.numAttrs = shared_bytes, stream, [attribute], 1
+        return config
 
     def capturing(self, stream: int) -> bool:
         return bool(self._checked(self._driver.cuStreamIsCapturing(stream)))
@@ -105,8 +121,8 @@ class BindingsDriver:
         recorder = self._checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
         self._checked(driver.cuStreamBeginCapture(recorder, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
         try:
-            for function, grid, block, shared_bytes, pointers in launches:
-                self.launch(function, grid, block, shared_bytes, int(recorder), pointers)
+            for function, grid, block, shared_bytes, pointers, early in launches:
+                self.launch(function, grid, block, shared_bytes, int(recorder), pointers, early)
         finally:
             graph = self._checked(driver.cuStreamEndCapture(recorder))
         made = self._checked(driver.cuGraphInstantiate(graph, 0))
@@ -149,7 +165,8 @@ class CuPyDriver:
     def stream(self) -> int:
         return int(self._stream(self._device))
 
-    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers) -> None:
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared_bytes: int, stream: int, pointers: Pointers,
+               early: bool = False) -> None:
         if stream not in self._streams:
             self._streams[stream] = self._cupy.cuda.ExternalStream(stream)
         maps = (np.void(ctypes.string_at(m.address, SIZE)) for m in pointers.maps)

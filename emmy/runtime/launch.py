@@ -93,7 +93,7 @@ class Executable:
         self._moving = tuple((host, place[m.buffer]) for m, host in maps.items() if m.buffer not in pointers)
         self._launches = tuple(
             (functions[x.kernel], x.grid, x.block, x.shared_bytes,
-             Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps)))
+             Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps)), x.early)
             for x in plan.launches)
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
@@ -164,8 +164,8 @@ class Executable:
             elif len(self._graphs) < GRAPHS:
                 self._graphs[asked] = None
         launch = driver.launch
-        for function, grid, block, shared_bytes, pointers in self._launches:
-            launch(function, grid, block, shared_bytes, stream, pointers)
+        for function, grid, block, shared_bytes, pointers, early in self._launches:
+            launch(function, grid, block, shared_bytes, stream, pointers, early)
 
     def poisoned(self) -> tuple[Any, ...]:
         """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike."""

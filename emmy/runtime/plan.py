@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import TensorMap
+from emmy.ir.kernel_ir import TensorMap, Windows
 from emmy.ir.node import IRError
 
 Role = Literal["input", "weight", "constant", "workspace", "output"]
@@ -38,7 +38,7 @@ class Buffer:
 @dataclasses.dataclass(frozen=True)
 class Launch:
     """One kernel launch.  `arguments` are buffer names in parameter order, followed by `maps`, each of a buffer of the plan;
-    `shared_bytes` is the dynamic part only.
+    `shared_bytes` is the dynamic part only.  An `early` one begins while those ahead of it end, and waits for them itself.
 
     `identity` is the digest that the kernel's measurements are filed under, `row` its schedule.  `bytes` is the traffic to
     device memory, `flops` the work in fp32 operations, `predicted_us` what the cost model expects."""
@@ -54,6 +54,7 @@ class Launch:
     flops: float = 0.0
     predicted_us: float = 0.0
     maps: tuple[TensorMap, ...] = ()
+    early: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,12 +118,13 @@ class Plan:
 
 def _map_fields(m: TensorMap) -> dict[str, Any]:
     return {"name": m.name, "buffer": m.buffer, "element": m.element.name, "shape": list(m.shape), "box": list(m.box), "swizzle": m.swizzle,
-            "start": m.start, "pitches": list(m.pitches)}
+            "start": m.start, "pitches": list(m.pitches), "windows": m.windows and list(map(list, m.windows.numbers))}
 
 
 def _map(x: dict[str, Any]) -> TensorMap:
     return TensorMap(**x | {"element": dt.named(x["element"]), "shape": tuple(x["shape"]), "box": tuple(x["box"]),
-                            "pitches": tuple(x.get("pitches", ()))})
+                            "pitches": tuple(x.get("pitches", ())),
+                            "windows": Windows(*map(tuple, windows)) if (windows := x.get("windows")) else None})
 
 
 def verify(plan: Plan) -> None:
@@ -144,6 +146,8 @@ def verify(plan: Plan) -> None:
             if m.buffer not in x.arguments or of.element is not m.element.stored or prod(of.shape) < m.reach:
                 raise IRError(f"plan {plan.name}: launch of {x.kernel} maps {m.buffer} as {m.element}{list(m.shape)}; "
                               f"it is {of.element}{list(of.shape)}, and has to be an argument too")
+        if x.early and x is plan.launches[0]:
+            raise IRError(f"plan {plan.name}: launch of {x.kernel} is early, and none is ahead of it")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")
 

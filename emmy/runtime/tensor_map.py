@@ -40,6 +40,10 @@ class HostMap:
         rank = len(shape)
         self._extents, self._strides = (ctypes.c_uint64 * rank)(*shape), (ctypes.c_uint64 * max(1, rank - 1))(*strides[1:])
         self._box, self._steps = (ctypes.c_uint32 * rank)(*tensor.box[::-1]), (ctypes.c_uint32 * rank)(*[1] * rank)
+        if tensor.windows is not None:
+            lower, upper = tensor.windows.lower[::-1], tensor.windows.upper(tensor.shape)[::-1]
+            self._lower, self._upper = ((ctypes.c_int * len(lower))(*corner) for corner in (lower, upper))
+            self._steps[1:-1] = [*tensor.windows.steps[::-1]]
 
     def point(self, pointer: int) -> None:
         """Describes the tensor at that address of device memory."""
@@ -53,10 +57,14 @@ class HostMap:
         self._pointer = pointer
 
     def _make(self, pointer: int) -> bytes:
-        status = driver_library().cuTensorMapEncodeTiled(
-            ctypes.c_void_p(self.address), _TYPES[self.tensor.element.name], len(self._extents),
-            ctypes.c_void_p(pointer + self.tensor.start * self.tensor.element.bytes), self._extents,
-            self._strides, self._box, self._steps, 0, _SWIZZLES[self.tensor.swizzle], _PROMOTION, 0)
+        tensor = (ctypes.c_void_p(self.address), _TYPES[self.tensor.element.name], len(self._extents),
+                  ctypes.c_void_p(pointer + self.tensor.start * self.tensor.element.bytes), self._extents, self._strides)
+        layout = self._steps, 0, _SWIZZLES[self.tensor.swizzle], _PROMOTION, 0
+        if self.tensor.windows is None:
+            status = driver_library().cuTensorMapEncodeTiled(*tensor, self._box, *layout)
+        else:
+            channels, windows = (ctypes.c_uint32(self.tensor.box[k]) for k in (-1, 0))
+            status = driver_library().cuTensorMapEncodeIm2col(*tensor, self._lower, self._upper, channels, windows, *layout)
         if status:
             raise EmmyError(f"CUDA cannot describe {self.tensor.buffer} ({self.tensor.element}{list(self.tensor.shape)}) in tiles "
                             f"{self.tensor.box}: error {status}", "Compile for this GPU, or pin a schedule that copies no tiles.")

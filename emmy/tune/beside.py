@@ -88,6 +88,15 @@ class Launcher:
                 found[threads] = predicted, Part(schedule, made)
         return {threads: part for threads, (_, part) in found.items()}
 
+    def early(self, count: int) -> frozenset[int]:
+        """Which of so many launches in a row, by number, begin while those ahead of them end."""
+        facts = [f"(Follows {n})" for n in range(1, count)]
+        if not facts:
+            return frozenset()
+        with scope("tile", [hardware_rules(self.target), *self.extra]) as graph:
+            graph.run("\n".join([*facts, f"(run-schedule (saturate {graph.phase('strategy')}))"]), "<launches>")
+            return frozenset(graph.engine.value_to_i64(r.inputs[0]) for r in graph.engine.freeze().functions["Early"].rows)
+
     def admitted(self, parts: Sequence[Mapping[int, Part]]) -> frozenset[tuple[int, int, int]]:
         """The pairs of kernels, with numbers of threads, that rules let share a launch."""
         facts = [f'(Part {n} {t} {part.features.shared_bytes} {part.features.registers} "{part.schedule.row.stage.split("/")[-1]}")'

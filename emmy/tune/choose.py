@@ -39,17 +39,19 @@ class Choice(NamedTuple):
     """The program chosen, and each distinct kernel of it by name, as it is called first, with what was predicted.
 
     Kernels of one name are one function: they differ by the tensors they are called on.  `extracted` says of each stretch of the program
-    where its kernels lie in the e-graph; `beside` has the seconds predicted of each launch of several kernels, by its name."""
+    where its kernels lie in the e-graph; `beside` has the seconds predicted of each launch of several kernels, by its name; `early` tells
+    which launches, by number, begin while those ahead of them end."""
 
     program: tile.Program
     scheduled: dict[str, Scheduled]
     extracted: tuple[Extracted, ...]
     beside: dict[str, float]
+    early: frozenset[int]
 
     @property
     def launches(self) -> tuple[tuple[tile.Kernel, ...], ...]:
-        """The kernels of each launch; those of nothing are not launched."""
-        return tile.launches([k for k in self.program.kernels if prod(k.shape)])
+        """The kernels of each launch."""
+        return launched(self.program.kernels)
 
     def seconds(self, launch: tuple[tile.Kernel, ...]) -> float:
         """What a launch is predicted to take."""
@@ -76,6 +78,11 @@ class Choice(NamedTuple):
             raise EmmyError(f"the program is cut into stretches, {len(self.extracted)} of them distinct, each an e-graph of its own",
                             "ask for a program without repeating layers, or use Program.regions")
         return self.extracted[0]
+
+
+def launched(kernels: Sequence[tile.Kernel]) -> tuple[tuple[tile.Kernel, ...], ...]:
+    """The kernels of each launch; those of nothing are not launched."""
+    return tile.launches([k for k in kernels if prod(k.shape)])
 
 
 class Extracted(NamedTuple):
@@ -196,7 +203,10 @@ class Rows:
                 if len(made) > 1:
                     shared[tile.launch_name(made)] = launch.seconds
                 kernels += made
-        return Choice(tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs), scheduled, picked, shared)
+        whole = tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs)
+        alone = tile.parse_row(pinning.parse(pins).everywhere).place == ALONE
+        early = frozenset[int]() if alone else self.launcher.early(len(launched(kernels)))
+        return Choice(whole, scheduled, picked, shared, early)
 
     def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
         """A kernel of a region as a call of what `found` then has by its identity."""

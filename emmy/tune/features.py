@@ -118,7 +118,7 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction,
-             "twist": _twist}
+             "convolution": wgmma_features, "twist": _twist}
     return forms[schedule.form](census, schedule)
 
 
@@ -307,6 +307,7 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
         return _tensor_contraction(census, schedule)
     kernel = census.kernel
     p, q, fm, fn, depth, buffers = tiled(schedule.row)
+    ring = schedule.row.stage.endswith("async")
     m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
     tiles_m, tiles_n = ceil(m / (p * fm)), ceil(n / (q * fn))
     blocks = tiles_m * tiles_n * batch
@@ -315,11 +316,15 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
     folds = len(kernel.folds)
     staged = blocks * (p * fm + q * fn) * k * folds
     operand = sum(census.slots(f.lifts) for f in kernel.folds) / max(m * n * batch * k * folds, 1)
-    work = covered * folds * atom(schedule.row) + staged * (4 + operand) + census.slots(kernel.results, *kernel.outer)
+    work = covered * folds * atom(schedule.row) + staged * (2.5 if ring else 4 + operand) + census.slots(kernel.results, *kernel.outer)
     shared = covered * (1 / fm + 1 / fn) * folds * 0.5
     bytes_ = max((t.element.bytes for t in kernel.tensors), default=4)
     rounds = ceil(k / depth) * (1.0 if buffers == 1 else 0.4)
-    registers = fm * fn + 2 * (fm + fn) + 14 + ceil(1.2 * depth * (p * fm + q * fn) / (p * q))
+    registers = fm * fn + 2 * (fm + fn) + (32 if ring else 14 + ceil(1.2 * depth * (p * fm + q * fn) / (p * q)))
+    if ring:        # a step waits for what was asked for steps ago, and a product for what was read one element ago
+        return Features(census.dram, max(census.dram, staged * bytes_), 0, 0, staged * bytes_, work, shared, blocks, p * q, registers,
+                        4 * folds * buffers * depth * (8 + p * fm + q * fn), 2 + 0.1 * rounds / buffers, rounds * 0.1, 16,
+                        independent=min(2.0, fm * fn / 32))
     return Features(census.dram, max(census.dram, staged * bytes_), 0, 0, staged * bytes_, work, shared, blocks, p * q, registers,
                     4 * folds * buffers * depth * (8 + p * fm + q * fn), rounds, ceil(k / depth) * 0.3, 4)
 

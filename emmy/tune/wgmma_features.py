@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from math import ceil
+from functools import lru_cache
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
+from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.hopper import tiling
+from emmy.lower.tile_to_kernel.staging import factors
 from extract.cost import BULK_SHARE, Features
 
 if TYPE_CHECKING:
@@ -20,12 +24,26 @@ APART = 1.6         # times the rate of halves, if nothing waited, where the sum
 WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
 
 
+@lru_cache(maxsize=256)
+def channels(kernel: tile.Kernel, nest: windows.Nest, element: DType, rows: tuple[int, ...], columns: tuple[int, ...],
+             batch: tuple[int, ...]) -> int:
+    """The axis of a sum of products whose elements fill stages."""
+    free, parts = tile.free_axes(nest[0].lifts), factors(nest[0].lifts[0])
+    left, right = sorted(parts, key=lambda x: free[x].isdisjoint(rows))
+    found = windows.summed(kernel, nest, element, (left, right), (rows, columns), batch)
+    assert found is not None
+    return found.axis
+
+
 def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' contraction under a row of warpgroups."""
     kernel, t = census.kernel, tiling(schedule.row)
     m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
     tiles = ceil(m / t.height) * ceil(n / t.width) * batch
-    folds, rounds = len(kernel.folds), ceil(kernel.extents[kernel.folds[0].axis] / t.depth)
+    summed = windows.nests(kernel)
+    axis = channels(kernel, summed[0], t.element, schedule.rows, schedule.columns, schedule.batch)
+    taps = prod(kernel.extents[f.axis] for f in summed[0] if f.axis != axis)
+    folds, rounds = len(summed), taps * ceil(kernel.extents[axis] / t.depth)
     k = rounds * t.depth
     loads = {v for f in kernel.folds for v in census.loads(f.lifts)}
     left = sum(not census.free[v].isdisjoint(schedule.rows) for v in loads)

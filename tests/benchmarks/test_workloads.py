@@ -20,6 +20,10 @@ def result(source):
     return eval(compile(ast.Expression(last.value), "<snippet>", "eval"), scope)
 
 
+def convolved(images, height, width, _, channels, window, step, padding):
+    return [images, *((n + 2 * padding - window) // step + 1 for n in (height, width)), channels]
+
+
 def test_every_line_of_a_suite_is_a_workload_of_its_own():
     lines = [line for suite in SUITES.values() for line in suite]
     counts = {suite: sum(len(programs) * len(dtypes) * len(sizes) for programs, dtypes, sizes in of) for suite, of in SUITES.items()}
@@ -41,9 +45,11 @@ def test_snippets_run(stem):
         assert [list(y.shape) for y in results] == [sizes[:2], [sizes[0], third], [sizes[0], third]]
         return
     grouped = [*sizes[:2], sizes[3 % len(sizes)], sizes[-1]]
-    shapes = {"(ab)c": last, "lora": [sizes[0], third], "bmm": sizes[:3], "sdpa_grouped": grouped, "sdpa_grouped_causal": grouped,
+    shapes = {**dict.fromkeys(("mirage_gqa", "mirage_qknorm"), [*sizes[:2], sizes[-1]]), "(ab)c": last,
+              "lora": [sizes[0], third], "bmm": sizes[:3], "sdpa_grouped": grouped, "sdpa_grouped_causal": grouped,
               "xw+(xa)b": [sizes[0], third], "x(w+ab)": [sizes[0], third],
               "silu(xg)(xu)": last, "embedding": [third, sizes[1 % len(sizes)]], "permute": [sizes[0], third, *sizes[1:2], *sizes[3:]],
+              "conv": convolved(*sizes) if program == "conv" else [],
               "maxpool": [*sizes[:2], *(n // 2 for n in sizes[2:])], "avgpool": [*sizes[:2], 1, 1],
               **dict.fromkeys(("attention", "attention_causal", "sdpa", "sdpa_causal", "softcap_attention"), sizes),
               **dict.fromkeys(("rope", "batchnorm", "groupnorm"), sizes),

@@ -24,6 +24,7 @@ from emmy.instructions import (
     ShuffleXor,
     StoreGlobal,
     StoreShared,
+    WaitKernels,
 )
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
@@ -54,6 +55,18 @@ def test_off_by_one() -> None:
     shared = StoreShared("tile", Block(0) * 64 + T, ONE)
     fails("bounds", kernel(shared, StoreGlobal("dst", T, ONE, Block(0) == 0), grid=2), "block (1, 0, 0)")
     simulate(kernel(StoreGlobal("dst", T, ONE, T < 10), out=10), {"src": np.ones(64, np.float32), "dst": np.ones(10, np.float32)})
+
+
+def test_late_buffers_wait_for_the_kernels_ahead() -> None:
+    given, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    simulate(kernels.squares(), {"src": given, "dst": out})
+    np.testing.assert_array_equal(out, given * given)
+    fails("race", kernels.squares(wait=False), "load_global", "src", "wait_kernels")
+    some = kernels.squares(wait=False)
+    half = some.replace(body=(If(T < 16, (WaitKernels(),)), *some.body))
+    fails("race", half, "threads 16, 17, 18, 19")
+    ahead = some.replace(parameters=(some.parameters[0].replace(late=False), some.parameters[1]))
+    fails("race", ahead, "store_global", "dst")        # an earlier kernel may still read what lies there
 
 
 def test_register_array_index() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import sys
 
 import numpy as np
@@ -23,7 +24,7 @@ class HostDriver:
 
     def __init__(self, size=15):
         self.size, self.calls, self.allowed, self.entered = size, [], {}, False
-        self.captures, self.replays = False, 0
+        self.captures, self.replays, self.early = False, 0, []
 
     def function(self, name, shared_bytes):
         self.allowed[name] = shared_bytes
@@ -32,7 +33,7 @@ class HostDriver:
     def stream(self):
         return 7
 
-    def launch(self, function, grid, block, shared_bytes, stream, pointers):
+    def launch(self, function, grid, block, shared_bytes, stream, pointers, early=False):
         assert self.entered
         slots = ctypes.cast(pointers.address, ctypes.POINTER(ctypes.c_void_p))
         values = tuple(ctypes.cast(slots[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(3))
@@ -43,6 +44,7 @@ class HostDriver:
         else:
             b[:], c[:] = a * a, a
         self.calls.append((function, grid, block, shared_bytes, stream))
+        self.early.append(early)
 
     def capturing(self, stream):
         return self.captures
@@ -81,6 +83,15 @@ def test_results_and_launches(program):
     assert run._driver.calls == [("add", (1, 1, 1), 128, 0, 7), ("square", (2, 1, 1), 64, 65536, 7)]
     assert run._driver.allowed == {"add": 0, "square": 65536}
     assert run(x)[0] is not y, "outputs are fresh at each call"
+
+
+def test_early_launches_are_asked_for():
+    plan = two_kernels()
+    early = dataclasses.replace(plan, launches=(plan.launches[0], dataclasses.replace(plan.launches[1], early=True)))
+    for of, wanted in ((plan, [False, False]), (early, [False, True])):
+        run = Executable(of, b"", {"w": np.zeros((3, 5), np.float32)}, HOST, HostDriver())
+        run(torch.randn(3, 5))
+        assert run._driver.early == wanted
 
 
 def test_views_are_made_contiguous_and_aligned(program):

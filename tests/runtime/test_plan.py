@@ -34,6 +34,7 @@ def test_text_that_is_no_plan(text):
     ({"launches": (Launch("k", ("nowhere",), (1, 1, 1), 32),)}, "reads or writes nowhere"),
     ({"launches": (Launch("k", ("x",), (0, 1, 1), 32),)}, "grid"),
     ({"launches": (Launch("k", ("x",), (1, 1, 1), 2048),)}, "block"),
+    ({"launches": (Launch("k", ("x",), (1, 1, 1), 32, early=True),)}, "early"),
 ])
 def test_malformed_plans_are_refused(changes, message):
     with pytest.raises(IRError, match=message):

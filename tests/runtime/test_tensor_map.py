@@ -10,7 +10,7 @@ import torch
 
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
-from emmy.ir.kernel_ir import TensorMap
+from emmy.ir.kernel_ir import TensorMap, Windows
 from emmy.ir.node import IRError
 from emmy.runtime import bundle, tensor_map
 from emmy.runtime.launch import Executable
@@ -18,6 +18,7 @@ from emmy.runtime.plan import Buffer, Launch, Plan
 from emmy.runtime.tensor_map import ALIGNMENT, KEPT, HostMap
 
 TENSOR = TensorMap("map_x", "x", dt.bf16, (3, 40, 64), (1, 32, 64), 128)
+WINDOWS = TensorMap("map_w", "x", dt.bf16, (2, 5, 6, 64), (32, 1, 1, 64), windows=Windows((-1, -2), (3, 6), (2, 1)))
 HOST = torch.device("cpu")
 
 
@@ -26,6 +27,11 @@ class Library:
 
     def __init__(self, status=0):
         self.status, self.calls = status, []
+
+    def cuTensorMapEncodeIm2col(self, to, kind, rank, pointer, extents, strides, lower, upper, channels, windows, steps, *rest):  # noqa: N802
+        self.calls.append((kind, rank, pointer.value, list(extents), list(strides), list(lower), list(upper), channels.value, windows.value,
+                           list(steps), *rest))
+        return self.status
 
     def cuTensorMapEncodeTiled(self, to, kind, rank, pointer, extents, strides, box, steps, *rest):  # noqa: N802  the driver's name
         self.calls.append((kind, rank, pointer.value, list(extents), list(strides), list(box), list(steps), *rest))
@@ -53,6 +59,11 @@ def test_the_driver_counts_from_the_innermost_dimension(library):
     assert library.calls[-1] == (7, 1, 16, [100], [0], [16], [1], 0, 0, 2, 0)
     HostMap(TENSOR.replace(start=8, pitches=(6400, 128, 1))).point(4096)
     assert library.calls[-1] == (9, 3, 4112, [64, 40, 3], [256, 12800], [64, 32, 1], [1, 1, 1], 0, 3, 2, 0)
+
+
+def test_windows_are_told_from_the_innermost_dimension(library):
+    HostMap(WINDOWS).point(4096)
+    assert library.calls == [(9, 4, 4096, [64, 6, 5, 2], [128, 768, 3840], [-2, -1], [-2, -1], 64, 32, [1, 1, 2, 1], 0, 3, 2, 0)]
 
 
 def test_maps_of_addresses_that_return_are_kept(library):
@@ -99,7 +110,7 @@ class MapDriver:
     def stream(self):
         return 0
 
-    def launch(self, function, grid, block, shared_bytes, stream, pointers):
+    def launch(self, function, grid, block, shared_bytes, stream, pointers, early=False):
         slots, count = ctypes.cast(pointers.address, ctypes.POINTER(ctypes.c_void_p)), len(pointers.values)
         values = [ctypes.cast(slots[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(count)]
         assert tuple(values) == pointers.values
@@ -133,6 +144,8 @@ def test_launches_pass_maps_of_where_the_tensors_are(library):
 def test_plans_keep_maps(tmp_path):
     assert Plan.from_json(plan().to_json()) == plan()
     assert Plan.from_json(plan().to_json()).launches[0].maps[0] is plan().launches[0].maps[0]
+    windows = dataclasses.replace(plan().launches[0], maps=(WINDOWS,))
+    assert Plan.from_json(dataclasses.replace(plan(), launches=(windows,)).to_json()).launches[0].maps[0] is WINDOWS
     array = torch.zeros(3, 40, 64, dtype=torch.bfloat16)
     bundle.save(tmp_path / "m.emmy", plan(), {}, inputs={"x": array}, weights={"w": array}, references={"y": array.double()})
     assert bundle.load(tmp_path / "m.emmy").plan == plan()

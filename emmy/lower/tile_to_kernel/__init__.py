@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from emmy.ir import kernel_ir
 from emmy.ir import tile_ir as tile
@@ -41,7 +41,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):
-        forms |= {"contraction": hopper.lower, "twist": hopper_twist.lower}
+        forms |= {"contraction": hopper.lower, "convolution": hopper.lower, "twist": hopper_twist.lower}
     return forms[kernel.schedule.form](*with_row(kernel, kernel.schedule))
 
 
@@ -51,6 +51,27 @@ def lower_launch(kernels: Sequence[tile.Kernel]) -> kernel_ir.Kernel:
 
     parts = tuple(map(lower, kernels))
     return parts[0] if len(parts) == 1 else beside(tile.launch_name(kernels), parts)
+
+
+def lower_launches(launches: Sequence[Sequence[tile.Kernel]], early: Collection[int]) -> tuple[kernel_ir.Kernel, ...]:
+    """The functions that launches name, each once; those whose numbers are in `early` begin before the ones ahead have ended."""
+    from emmy.lower.tile_to_kernel.early import following, leading
+
+    functions: dict[str, kernel_ir.Kernel] = {}
+    for kernels in launches:
+        if (name := tile.launch_name(kernels)) not in functions:
+            functions[name] = lower_launch(kernels)
+    written: set[str] = set()                               # by the launches so far
+    late: dict[str, set[str]] = {}                          # parameters of functions that begin early, which those ahead write
+    for n, kernels in enumerate(launches):
+        if n in early:
+            parameters = functions[tile.launch_name(kernels)].parameters
+            late.setdefault(tile.launch_name(kernels), set()).update(
+                p.name for p, tensor in zip(parameters, tile.arguments(kernels), strict=True) if tensor in written)
+        written.update(t.name for k in kernels for t in k.outputs)
+    ahead = {tile.launch_name(launches[n - 1]) for n in early}
+    made = (following(f, late[name]) if name in late else f for name, f in functions.items())
+    return tuple(leading(f) if f.name in ahead else f for f in made)
 
 
 def with_parameter_names(kernel: tile.Kernel) -> tile.Kernel:

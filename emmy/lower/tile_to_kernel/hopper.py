@@ -1,9 +1,10 @@
 """Form "contraction" on Hopper: sums of products by groups of four warps that multiply out of shared memory (wgmma).
 
-The first group of 128 threads copies: one thread of it asks the copy engine for boxes of both operands, `depth` elements of the folded
-axis a stage, into a ring of stages.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that
-it has asked for, and gives a stage back when its products are done.  A stage has a barrier that its bytes complete, and one at which every
-warp that multiplies arrives.  While groups compute results of one tile, the ring fills with the next.
+The first group of 128 threads copies: a thread of it for each side asks the copy engine for boxes of that side's operands, `depth`
+elements of the folded axis a stage, into a ring of stages; a side that needs not wait for an earlier kernel runs ahead of one that has
+to.  Each other group multiplies 64 rows at a time of what has arrived, one stage behind the one that it has asked for, and gives a stage
+back when its products are done.  A stage has a barrier that the bytes of both sides complete, and one at which every warp that multiplies
+arrives.  While groups compute results of one tile, the ring fills with the next.
 
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
@@ -11,8 +12,8 @@ one time read few rows and few columns.
 Products of a byte's types keep some 14 bits of what they add up.  Their sums of a stage, 128 elements, are begun anew and added in fp32:
 while one group does that, another multiplies.
 
-Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,STAGE=d<stages>/smem-tma,
-RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements; without p a block has one tile.
+Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
+STAGE=d<stages>/smem-tma,RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements; without p a block has one tile.
 Any extents: copies fill with zeros and stores are clipped.
 """
 
@@ -28,7 +29,6 @@ from emmy.instructions import (
     Assign,
     Barrier,
     CommitProducts,
-    CopyTile,
     DeclareArray,
     ExpectBytes,
     FenceAsync,
@@ -51,15 +51,16 @@ from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
-from emmy.ir.loop_ir import Load, Value, load_of
+from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
+from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
-from emmy.lower.tile_to_kernel.staging import counted, products
+from emmy.lower.tile_to_kernel.staging import Product, counted, products
 
 CHUNK = 16                      # bytes that move as one vector
 GROUP, WARPS = 128, 4           # threads and warps that multiply together
@@ -114,8 +115,9 @@ def tiling(row: tile.Row) -> Tiling:
     wide, deep, element, rows, columns, depth = cover.groups()
     out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
                  dt.named(element))
-    if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % out.line or out.depth > 4 * out.line or (
-            out.stages < 2 or int(deep) != k_of(out.element) or out.apart and out.depth > out.line):
+    lines = out.depth // out.line
+    if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % out.line or lines > (1 if out.apart else 4) or (
+            out.stages < 2 or int(deep) != k_of(out.element)):
         raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s and as deep as 32 bytes, "
                       "a depth of 1 to 4 times 128 bytes (128 elements of a byte), 2 stages or more")
     return out
@@ -124,7 +126,7 @@ def tiling(row: tile.Row) -> Tiling:
 class Operand:
     """A load as tiles of one side in a ring in shared memory: lines of 128 bytes along the folded axis or, of halves, of 64 positions."""
 
-    def __init__(self, scope: Emitter, load: Load, view: maps.View, positions: int, t: Tiling):
+    def __init__(self, scope: Emitter, load: Load, view: windows.View, positions: int, t: Tiling):
         self.view, self.positions, self.tiling, self.filled = view, positions, t, view.filled(positions)
         self.box = view.box(self.filled)
         self.buffer = SharedBuffer(scope.name("tile"), t.element.stored, t.stages * self.slot, 1024)
@@ -143,8 +145,8 @@ class Operand:
     def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
         """Ask for the tile at an element of the folded axis and a position of the side."""
         lines = range(0, self.tiling.depth, self.tiling.line) if self.view.by_depth else (0,)
-        return [CopyTile(self.buffer.name, slot * self.slot + self.place(k, p), self.map.name,
-                         self.view.coordinates(scope, start + k, first + p), barrier, slot)
+        return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, p), self.map.name, start + k, first + p, barrier,
+                               slot)
                 for k in lines for p in range(0, self.filled, self.box)]
 
     @property
@@ -198,27 +200,37 @@ class Multiplication:
 
     def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling):
         self.kernel, self.schedule, self.tiling = kernel, schedule, t
-        self.products = products(scope, list(kernel.folds), schedule.rows, schedule.columns)
-        self.axis = self.products[0].fold.axis
-        self.steps = -(-kernel.extents[self.axis] // t.depth)
+        nests = windows.nests(kernel)
+        each = products(scope, [nest[0] for nest in nests], schedule.rows, schedule.columns)
+        found = [self.views(nest, p) for nest, p in zip(nests, each, strict=True)]
+        (self.axis, self.taps), *others = {(x.axis, x.taps) for x in found}
+        if others:
+            raise IRError(f"{kernel.name} sums over {self.axis}, {self.taps} and over {others}")
+        self.chunks = -(-kernel.extents[self.axis] // t.depth)      # stages of a tap
+        self.steps = self.chunks * self.extent(self.taps)
         self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
         self.tiles = self.down * self.across * self.extent(schedule.batch)
         self.grid = min(t.blocks or self.tiles, self.tiles)
         self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
-        self.factors = [(self.operand(scope, p.left, True), self.operand(scope, p.right, False)) for p in self.products]
-        self.sums = [scope.name("sum") for _ in self.products]
-        self.parts = [scope.name("part") for _ in self.products] if t.apart else self.sums      # what products add to
+        sides = [x.operands for x in found]
+        self.factors = [(self.operand(scope, *left, True), self.operand(scope, *right, False)) for left, right in sides]
+        self.sums = {nest[-1].result(): scope.name("sum") for nest in nests}
+        self.parts = tuple(scope.name("part") for _ in nests) if t.apart else tuple(self.sums.values())     # what products add to
+        self.count = t.rows * t.width // 2      # of a thread's sums
 
     def extent(self, axes: tuple[int, ...]) -> int:
         return prod(self.kernel.extents[a] for a in axes)
 
-    def operand(self, scope: Emitter, value: Value | None, left: bool) -> Operand:
-        load = load_of(value, self.tiling.element.stored) if value is not None else None
-        side = self.schedule.rows if left else self.schedule.columns
-        view = load and maps.operand(scope.tensors[load.tensor], load.point, self.axis, side, self.schedule.batch, self.kernel.extents)
-        if not load or not view:
-            raise IRError(f"{self.kernel.name}: {value} is no operand that a tensor map has as {'rows' if left else 'columns'}")
+    def views(self, nest: windows.Nest, product: Product) -> windows.Summed:
+        """What a nest sums over, and its operands."""
+        s, factors = self.schedule, [v for v in (product.left, product.right) if v is not None]
+        found = windows.summed(self.kernel, nest, self.tiling.element, factors, (s.rows, s.columns), s.batch) if len(factors) > 1 else None
+        if found is None:
+            raise IRError(f"{self.kernel.name}: {factors} are no operands that tensor maps have")
+        return found
+
+    def operand(self, scope: Emitter, load: Load, view: windows.View, left: bool) -> Operand:
         if (load, left) not in self.operands:
             positions = self.tiling.height if left else self.tiling.width
             self.operands[load, left] = Operand(scope, load, view, positions, self.tiling)
@@ -257,23 +269,28 @@ class Multiplication:
         s = Var(scope.name("s"), dt.i32)
         made = scope.child()
         name, stages = self.barriers.name, self.tiling.stages
-        made.emit(InitBarrier(name, s, 1), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
+        made.emit(InitBarrier(name, s, 2), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
         maps_ = (*(x.map.name for x in self.operands.values()), *stored)
         first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), FenceBarriers()
         scope.emit(If(Thread() == 0, first), Barrier())
 
-    def copy(self, scope: Emitter) -> None:
-        """What the thread does that copies."""
+    def copy(self, scope: Emitter, left: bool) -> None:
+        """What the thread does that copies the operands of a side."""
         ring, t = Ring(scope, self.tiling.stages), self.tiling
-        size = sum(x.brought for x in self.operands.values())
+        operands = [x for (_, side), x in self.operands.items() if side == left]
+        size = sum(x.brought for x in operands)
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
             name = self.barriers.name
             body.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), ExpectBytes(name, ring.slot, size))
-            start = body.let("k", step * t.depth)
-            for (_, left), x in self.operands.items():
+            chunk: Expr = step
+            if self.taps:
+                body.place(self.taps, body.whole(step // self.chunks))
+                chunk = step % self.chunks
+            start = body.let("k", chunk * t.depth)
+            for x in operands:
                 body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
             body.emit(*ring.advance())
             inner.emit(counted(step, self.steps, body, unroll=False))
@@ -283,9 +300,8 @@ class Multiplication:
     def multiply(self, scope: Emitter, result: Result) -> None:
         """What a group does that multiplies."""
         t = self.tiling
-        count = t.rows * t.width // 2
-        for array in dict.fromkeys((*self.sums, *self.parts)):
-            scope.emit(DeclareArray(array, dt.f32, count, None))
+        for array in dict.fromkeys((*self.sums.values(), *self.parts)):
+            scope.emit(DeclareArray(array, dt.f32, self.count, None))
         if any(x.filled < x.positions for x in self.operands.values()):
             for x in self.operands.values():
                 x.clear(scope, Thread() - GROUP, GROUP * t.groups)
@@ -298,48 +314,40 @@ class Multiplication:
             step = Var(inner.name("step"), dt.i32)
             body = inner.child()
             if t.apart:
-                self.clear(inner, count)
-                body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(tuple(self.parts)))
-                self.step(body, ring.slot, int32(0), result.group)
-                body.emit(CommitProducts(), WaitProducts(0, tuple(self.parts)), If(result.lane == 0, (Arrive(barriers, ring.slot + t.stages),)))
-                self.add(body, count)
+                self.each_sum(inner, lambda array, part, e: const(dt.f32, 0))
+                body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(self.parts))
+                self.step(body, ring.slot, const(dt.bool_, False), result.group)
+                body.emit(CommitProducts(), WaitProducts(0, self.parts), If(result.lane == 0, (Arrive(barriers, ring.slot + t.stages),)))
+                self.each_sum(body, lambda array, part, e: Apply("add", (Element(array, dt.f32, e), Element(part, dt.f32, e))))
                 body.emit(*ring.advance())
                 inner.emit(counted(step, self.steps, body, unroll=False))
                 result.store(inner)
                 return
-            inner.emit(FenceProducts(tuple(self.sums)))
+            inner.emit(FenceProducts(self.parts))
             body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
-            self.step(body, ring.slot, step, result.group)
+            self.step(body, ring.slot, step > 0, result.group)
             body.emit(CommitProducts(), WaitProducts(1),
                       If((result.lane == 0) & (step > 0), (leave,)), Assign(before, ring.slot), *ring.advance())
-            inner.emit(counted(step, self.steps, body, unroll=False), WaitProducts(0, tuple(self.sums)),
+            inner.emit(counted(step, self.steps, body, unroll=False), WaitProducts(0, self.parts),
                        If(result.lane == 0, (leave,)))
             result.store(inner)
 
         self.each_tile(scope, tile_)
         result.end(scope)
 
-    def clear(self, scope: Emitter, count: int) -> None:
-        """Sums of nothing."""
-        e = Var(scope.name("e"), dt.i32)
-        body = scope.child()
-        body.emit(*(SetElement(array, dt.f32, e, const(dt.f32, 0)) for array in self.sums))
-        scope.emit(counted(e, count, body))
-
-    def add(self, scope: Emitter, count: int) -> None:
-        """Add the sums of a stage to those of the tile."""
-        e = Var(scope.name("e"), dt.i32)
-        body = scope.child()
-        for array, part in zip(self.sums, self.parts, strict=True):
-            body.emit(SetElement(array, dt.f32, e, Apply("add", (Element(array, dt.f32, e), Element(part, dt.f32, e)))))
-        scope.emit(counted(e, count, body))
-
     def held(self) -> dict[Value, Held]:
         """Where each fold's result is."""
-        return {p.fold.result(): HeldSums(array, dt.f32, True, True) for p, array in zip(self.products, self.sums, strict=True)}
+        return {result: HeldSums(array, dt.f32, True, True) for result, array in self.sums.items()}
 
-    def step(self, scope: Emitter, slot: Expr, step: Expr, group: Expr) -> None:
-        """The products of a stage; the first of a tile begin its sums."""
+    def each_sum(self, scope: Emitter, value: Callable[[str, str, Expr], Expr]) -> None:
+        """Set every element of the sums, of an array and what products have added beside it."""
+        e = Var(scope.name("e"), dt.i32)
+        body = scope.child()
+        body.emit(*(SetElement(array, dt.f32, e, value(array, part, e)) for array, part in zip(self.sums.values(), self.parts, strict=True)))
+        scope.emit(counted(e, self.count, body))
+
+    def step(self, scope: Emitter, slot: Expr, keep: Expr, group: Expr) -> None:
+        """The products of a stage; the first begin sums anew, or add to them if `keep`."""
         t = self.tiling
         q, i, j = (Var(scope.name(x), dt.i32) for x in "qij")
         body = scope.child()
@@ -347,7 +355,7 @@ class Multiplication:
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
             body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,
-                                        from_right, right.major, (step > 0) | (q > 0), t.line * t.depth))
+                                        from_right, right.major, keep | (q > 0), t.line * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))
@@ -364,9 +372,10 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, m.held())
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
-    alone = copying.child()
-    m.copy(alone)
-    copying.emit(If(Thread() == 0, tuple(alone.body)))
+    for left in (True, False):
+        alone = copying.child()
+        m.copy(alone, left)
+        copying.emit(If(Thread() == (0 if left else 32), tuple(alone.body)))
     result.enter(multiplying)
     m.multiply(multiplying, result)
     share = SHARE.get(t.groups)

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import NamedTuple
 
+from emmy.instructions import CopyTile
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix
-from emmy.ir.kernel_ir import Convert, Expr, TensorMap, int32
+from emmy.ir.kernel_ir import Convert, Expr, Stmt, TensorMap, int32
 from emmy.ir.loop_ir import axes_of
 from emmy.lower.tile_to_kernel.address import affine
 from emmy.lower.tile_to_kernel.scalar import Emitter
@@ -78,6 +79,10 @@ class View(NamedTuple):
         pitches, dense = tuple(d.stride for d in self.dimensions), tuple(prod(shape[k + 1:]) for k in range(len(shape)))
         return TensorMap(name, tensor.name, element or tensor.element, shape, tuple(boxes.get(d, 1) for d in self.dimensions), swizzle, self.start,
                          () if pitches == dense else pitches)
+
+    def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr) -> Stmt:
+        """The copy of the box of the map `name` at an element of `deep` and a position of `side`."""
+        return CopyTile(buffer, place, name, self.coordinates(scope, deep, side), barrier, slot)
 
     def coordinates(self, scope: Emitter, deep: Expr, side: Expr) -> tuple[Expr, ...]:
         """Where the box begins at an element of `deep` and a position of `side`, at the scope's point of the batch."""

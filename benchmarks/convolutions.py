@@ -1,0 +1,28 @@
+"""Convolutions of images whose channels lie side by side (channels_last), as those of halves mostly are.
+
+Sizes are images, height, width, channels, channels of the result, extent of the window, its step, padding.
+"""
+
+from __future__ import annotations
+
+IMAGES = "x = torch.randn({0}, {1}, {2}, {3}, {dtype}).permute(0, 3, 1, 2); "
+FILTERS = "w = torch.randn({4}, {5}, {5}, {3}, {dtype}).permute(0, 3, 1, 2); "
+PROGRAMS = {
+    "conv": IMAGES + FILTERS + "F.conv2d(x, w, stride={6}, padding={7}).permute(0, 2, 3, 1)",
+}
+
+# every convolution of ResNet-50 at a batch of 32: what comes in, then each stage's
+RESNET = (
+    (224, 3, 64, 7, 2, 3),
+    (56, 64, 64, 1, 1, 0), (56, 64, 64, 3, 1, 1), (56, 64, 256, 1, 1, 0), (56, 256, 64, 1, 1, 0),
+    (56, 256, 128, 1, 1, 0), (56, 128, 128, 3, 2, 1), (28, 128, 512, 1, 1, 0), (56, 256, 512, 1, 2, 0), (28, 512, 128, 1, 1, 0),
+    (28, 128, 128, 3, 1, 1),
+    (28, 512, 256, 1, 1, 0), (28, 256, 256, 3, 2, 1), (14, 256, 1024, 1, 1, 0), (28, 512, 1024, 1, 2, 0), (14, 1024, 256, 1, 1, 0),
+    (14, 256, 256, 3, 1, 1),
+    (14, 1024, 512, 1, 1, 0), (14, 512, 512, 3, 2, 1), (7, 512, 2048, 1, 1, 0), (14, 1024, 2048, 1, 2, 0), (7, 2048, 512, 1, 1, 0),
+    (7, 512, 512, 3, 1, 1),
+)
+CONV = (
+    (("conv",), ("bf16",), tuple((32, side, side, *rest) for side, *rest in RESNET)),
+)
+SUITES = {"conv": CONV}

@@ -1,0 +1,83 @@
+"""Copies of windows by the copy engine: one element of each of many windows of a tensor, as sums over windows ask for them.
+
+A copy begins at one window and goes on row by row through all windows of the tensor's images, as its map lays them (`Windows`).  Of each
+it reads the element that lies at given offsets from the window's beginning; zeros, where the tensor has none.  (PTX ISA, "im2col mode".)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from emmy.instructions.arithmetic import spell
+from emmy.instructions.bulk_copy import check_tile, each_lane, tile_traffic
+from emmy.instructions.mbarrier import check_barrier
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, Stmt, TensorMap
+from emmy.ir.node import IRError
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step, Warp
+
+
+class CopyWindows(Stmt):
+    """The windows of `map` from that at `coordinates` on, outermost first, begin their way to `index` of the shared buffer `target`: their
+    elements at `offsets`, as many of the innermost dimension as a tile has.  Their bytes count on a barrier.  Each active thread asks for
+    one tile."""
+
+    target: str
+    index: Expr
+    map: str
+    coordinates: tuple[Expr, ...]
+    offsets: tuple[Expr, ...]
+    barrier: str
+    at: Expr
+    asynchronous = True
+    syntax = "copy_windows {target}[{index}] = {map}{coordinates} offsets{offsets} on {barrier}[{at}]"
+
+    def check(self, scope: Scope) -> None:
+        check_tile(scope, self.map, self.coordinates, self.target, self.index, windows=True)
+        of = scope.buffer(self.map, TensorMap)
+        if len(self.offsets) != len(of.shape) - 2:
+            raise IRError(f"{len(self.offsets)} offsets in {self.map}, whose windows have {len(of.shape) - 2} dimensions")
+        for e in self.offsets:
+            scope.expr(e, dt.i32)
+            if isinstance(e, Const) and not 0 <= e.value < of.window_offsets:
+                raise IRError(f"an offset of {e.value} in {self.map}; they are below {of.window_offsets}")
+        if scope.buffer(of.buffer, GlobalBuffer).access != "read":
+            raise IRError(f"{self.map} describes a buffer that the kernel writes")
+        check_barrier(scope, self.barrier, self.at)
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        at = ", ".join(map(spell, (*self.coordinates, *self.offsets)))
+        return [f"emmy_copy_windows_{len(self.coordinates)}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
+                f"&{self.barrier}[{spell(self.at)}]);"]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.tiles import WindowTile
+
+        tile, index, at = WindowTile(machine.kernel, self.map), machine.value(self.index), machine.value(self.at)
+        coordinates = [machine.value(e) for e in (*self.coordinates, *self.offsets)]
+
+        def run(w: Warp) -> None:
+            outer = w.mask
+            for lane, start, barrier, *where in each_lane(w, index(w), at(w), *(c(w) for c in coordinates)):
+                w.mask = np.arange(32) == lane
+                corner, offsets = where[:len(self.coordinates)], where[len(self.coordinates):]
+                tile.check_windows(w, self.target, start, corner, offsets)
+                phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
+                memory = w.engine.shared[self.target]
+                place = memory.engine_write(w, start, tile.count, lane)
+                source = w.memory[tile.map.buffer]
+                source.meet(w, w.mask)
+                values = tile.windows(source.data, corner, offsets)
+                w.engine.fly(w, self, phases, tile.map.bytes, partial(memory.land, place, values))
+            w.mask = outer
+        return run
+
+    def traffic(self, kernel: Kernel) -> float:
+        return tile_traffic(kernel, self.map)
