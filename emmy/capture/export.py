@@ -38,8 +38,8 @@ class Captured:
     """A program and the tensors it was captured with, by the names that its text gives them.
 
     `inputs` are in call order (also those that the program does not read).  The first `len(mutated)` outputs of the program are
-    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements.  `allows_tf32`: whether torch was told
-    that products of fp32 may round their factors to tf32."""
+    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements.  `allows_tf32`: whether torch was
+    told that products of fp32 may round their factors to tf32."""
 
     program: Program
     inputs: dict[str, torch.Tensor]

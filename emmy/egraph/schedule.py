@@ -322,7 +322,8 @@ class _Reader:
         p, q, m, n, k, d = map(number, args[1:])
         if name == "MmaRow":
             return tile.Row(f"w{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem-async")
-        return tile.Row(f"t{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem" + "-async" * (name == "TiledRingRow"))
+        stage = f"d{d}/smem" + "-async" * (name == "TiledRingRow")
+        return tile.Row(f"t{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", stage)
 
 
 def _width(width: int) -> str:

@@ -57,7 +57,8 @@ def _byte_type(name: str, mantissa: int, bias: int, tops: str, over: int, nan: i
 
 
 FUNCTIONS = {
-    "emmy_e4m3": _byte_type("emmy_e4m3", 3, 7, "magnitude > 464.0f", 0x7F, 0x7F, """const unsigned short half = (bits & 0x80) << 8 | (bits & 0x7f) << 7;
+    "emmy_e4m3": _byte_type("emmy_e4m3", 3, 7, "magnitude > 464.0f", 0x7F, 0x7F,
+                            """const unsigned short half = (bits & 0x80) << 8 | (bits & 0x7f) << 7;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
     return (bits & 0x7f) == 0x7f ? __int_as_float(0x7fffffff) : x * 256.0f;"""),
     "emmy_e5m2": _byte_type("emmy_e5m2", 2, 15, "magnitude >= 61440.0f", 0x7C, 0x7F, """const unsigned short half = bits << 8;

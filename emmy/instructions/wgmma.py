@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from emmy.evaluate.machine import Array, Machine, Step, Warp
 
 WARPGROUP, M, K, ALIGNMENT = 128, 64, 16, 1024
-MAJORS = {dt.f16: ("k", "mn"), dt.bf16: ("k", "mn"), dt.tf32: ("k",), dt.e4m3: ("k",), dt.e5m2: ("k",)}     # how the rows of operands may run
+MAJORS = {dt.f16: ("k", "mn"), dt.bf16: ("k", "mn"), dt.tf32: ("k",), dt.e4m3: ("k",), dt.e5m2: ("k",)}    # how rows of operands run
 
 
 def depth(element: DType) -> int:
@@ -170,7 +170,8 @@ def _meaning(machine: Machine, s: Product, left: Callable[[list[Warp]], Array]) 
     def act(warps: list[Warp]) -> None:
         warps = sorted(warps, key=lambda w: w.number)
         a = left(warps)
-        b = shared_operand(warps, s.right, s.element, common(warps, right_at, "where an operand begins"), s.right_major, s.columns, s.right_chunk)
+        first = common(warps, right_at, "where an operand begins")
+        b = shared_operand(warps, s.right, s.element, first, s.right_major, s.columns, s.right_chunk)
         accumulate(warps, [w.registers[into] for w in warps], common(warps, into_at, "where the sums begin"), a @ b.T,
                    bool(common(warps, keep, "whether sums are kept")))
 

@@ -1,6 +1,7 @@
 """Element types: how a tensor is stored, and in what its elements are computed.
 
-Arithmetic on half types and on those of a byte, e4m3 and e5m2, happens in fp32 (torch's opmath): `compute` gives the type that a stored element widens to.
+Arithmetic on half types and on those of a byte, e4m3 and e5m2, happens in fp32 (torch's opmath): `compute` gives the type that a stored
+element widens to.
 tf32 is what products take of f32: memory holds f32, of whose mantissa they read the upper 10 bits.
 A constant is (dtype, bits): the bits of its value as that type stores it, so that 0.0 and -0.0 differ and NaN is itself.
 """

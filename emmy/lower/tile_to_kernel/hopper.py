@@ -13,8 +13,8 @@ Products of a byte's types keep some 14 bits of what they add up.  Their sums of
 while one group does that, another multiplies.
 
 Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
-STAGE=d<stages>/smem-tma,RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements; without p a block has one tile.
-Any extents: copies fill with zeros and stores are clipped.
+STAGE=d<stages>/smem-tma,RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements; without p
+a block has one tile.  Any extents: copies fill with zeros and stores are clipped.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Operand:
 
     def place(self, k: int, position: int) -> int:
         """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of a line and of a box."""
-        return (k * self.positions if self.view.by_depth else 0) + position * (self.tiling.line if self.view.by_depth else self.tiling.depth)
+        return k * self.positions + position * self.tiling.line if self.view.by_depth else position * self.tiling.depth
 
     def at(self, slot: Expr, q: Expr, position: Expr) -> Expr:
         """Where the q-th 32 bytes of the folded axis begin, from a position on."""
@@ -343,7 +343,8 @@ class Multiplication:
         """Set every element of the sums, of an array and what products have added beside it."""
         e = Var(scope.name("e"), dt.i32)
         body = scope.child()
-        body.emit(*(SetElement(array, dt.f32, e, value(array, part, e)) for array, part in zip(self.sums.values(), self.parts, strict=True)))
+        arrays = zip(self.sums.values(), self.parts, strict=True)
+        body.emit(*(SetElement(array, dt.f32, e, value(array, part, e)) for array, part in arrays))
         scope.emit(counted(e, self.count, body))
 
     def step(self, scope: Emitter, slot: Expr, keep: Expr, group: Expr) -> None:

@@ -77,7 +77,8 @@ class View(NamedTuple):
         """The map whose boxes have so many elements along `deep` and `side`, as those of `element` if it is given."""
         boxes, shape = {self.deep[0]: deep, self.side[0]: side}, tuple(d.extent for d in self.dimensions)
         pitches, dense = tuple(d.stride for d in self.dimensions), tuple(prod(shape[k + 1:]) for k in range(len(shape)))
-        return TensorMap(name, tensor.name, element or tensor.element, shape, tuple(boxes.get(d, 1) for d in self.dimensions), swizzle, self.start,
+        box = tuple(boxes.get(d, 1) for d in self.dimensions)
+        return TensorMap(name, tensor.name, element or tensor.element, shape, box, swizzle, self.start,
                          () if pitches == dense else pitches)
 
     def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr) -> Stmt:

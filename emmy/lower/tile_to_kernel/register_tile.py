@@ -15,7 +15,7 @@ from emmy.lower.tile_to_kernel.finish import store, store_run
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, Side, Strip, Tiling, both, counted, under
 
-Factors = tuple[dict[Value, str], ...]      # of each side, the registers that hold its values
+Factors = tuple[dict[Value, str], dict[Value, str]]     # of each side, the registers that hold its values
 UNROLLED = 1024     # multiply-adds that stand in a row: more leave the first-level instruction cache
 
 
@@ -91,8 +91,9 @@ class Contraction:
 
     def read(self, scope: Emitter, k: Expr, left_slot: Expr, right_slot: Expr, into: Factors | None = None) -> Factors:
         """The factors at the k-th element of the tiles that begin at these elements of the shared buffers."""
-        sides = (self.left, left_slot), (self.right, right_slot)
-        return tuple({v: side.read(scope, v, k, slot, into[n][v] if into else None) for v in side.values} for n, (side, slot) in enumerate(sides))
+        given = into or ({}, {})
+        return ({v: self.left.read(scope, v, k, left_slot, given[0].get(v)) for v in self.left.values},
+                {v: self.right.read(scope, v, k, right_slot, given[1].get(v)) for v in self.right.values})
 
     def add(self, scope: Emitter, factors: Factors) -> None:
         """Add the products of factors in registers."""
@@ -102,7 +103,8 @@ class Contraction:
 
     def step(self, scope: Emitter, left_slot: Expr, right_slot: Expr) -> None:
         """Add the products of `depth` elements, whose tiles begin at these elements of the shared buffers."""
-        part = max(n for n in range(1, 17) if self.tiling.depth % n == 0 and (n == 1 or n * self.rows.count * self.columns.count <= UNROLLED))
+        most = max(1, min(16, UNROLLED // (self.rows.count * self.columns.count)))
+        part = max(n for n in range(1, most + 1) if self.tiling.depth % n == 0)
         k = Var(scope.name("k"), dt.i32)
         block = Var(scope.name("k"), dt.i32) if part < self.tiling.depth else int32(0)
         body = scope.child()

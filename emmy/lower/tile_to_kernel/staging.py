@@ -222,7 +222,7 @@ class Side:
             scope.emit(*under(guard, inner.body))
 
     def read(self, scope: Emitter, value: Value, row: Expr, slot: Expr, into: str | None = None) -> str:
-        """The registers that hold this thread's positions of `value` at element `row` of the tile at `slot`: those of `into`, or new ones."""
+        """The registers that hold this thread's positions of `value` at element `row` of the tile at `slot`: `into`, or new ones."""
         buffer, array, s = self.buffers[self.values.index(value)], into or scope.name("a"), self.strip
         scope.emit(*([] if into else [DeclareArray(array, dt.f32, s.count, None)]))
         at = slot + row * self.pitch
