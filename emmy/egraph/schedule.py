@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
-from emmy.egraph.bulk import bulk_facts, twist_facts
+from emmy.egraph.bulk import HALVES, OPERANDS, bulk_facts, twist_facts
 from emmy.egraph.rulebook import EGraph, emptied, hardware_rules, math_classes, scope
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
@@ -29,7 +29,6 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan",
          "ContractionForm": "contraction", "ConvolutionForm": "convolution", "TwistForm": "twist"}
-HALVES = (dt.bf16, dt.f16)
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "TiledRingRow", "MmaRow",
         "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")
 
@@ -82,11 +81,13 @@ def options(pins: tile.Row) -> list[str]:
     out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
             for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
-    cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
+    cover = re.match(r"^mma_m16n8k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     out += [f"(StagesOption {stages[1]})"] if stages else []
     warp, pieces = re.match(r"^w(\d+)$", pins.work), re.match(r"^mma_\w+/f(\d+)x(\d+)$", pins.tile)
     out += [f"(MmaTwistOption {warp[1]} {pieces[1]} {pieces[2]})"] if warp and pieces else []
-    out += [f"(MmaOption {' '.join((*warps.groups(), *cover.groups()))})"] if warps and cover else []
+    if warps and cover:
+        deep, rows, columns, depth = cover.groups()
+        out += [f"(MmaOption {' '.join((*warps.groups(), rows, columns, str(int(depth) * 16 // int(deep))))})"]     # in halves
     grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
@@ -150,9 +151,12 @@ def facts(kernel: tile.Kernel) -> list[str]:
         out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
         out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
-                *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in HALVES if half_valued(x, half))]
+                *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in HALVES if half_valued(x, half)),
+                *(f'(HalfFactor "{f.name}" {k} "{x}")' for k, v in enumerate(parts) for x in OPERANDS
+                  if x.bytes != 2 and in_runs(kernel, v, x, f.axis))]
         out += [f'(FloatFactor "{f.name}" {k})' for k, x in enumerate(parts) if load_of(x, dt.f32) is not None]
-        out += [f'(set (ComputedOperands "{f.name}") {0 if len(parts) == 2 and all(in_runs(kernel, x) for x in parts) else 1})']
+        copied = len(parts) == 2 and all(any(in_runs(kernel, v, x) for x in OPERANDS) for v in parts)
+        out += [f'(set (ComputedOperands "{f.name}") {int(not copied)})']
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
@@ -241,13 +245,11 @@ def computed_from(v: Value, half: DType) -> bool:
     return False
 
 
-def in_runs(kernel: tile.Kernel, v: Value) -> bool:
-    """Whether `v` is a load of halves that lie in aligned runs of 8 along some axis: 16 bytes, which one asynchronous copy moves."""
-    load = next(filter(None, (load_of(v, half) for half in HALVES)), None)
-    tensor = next((t for t in kernel.tensors if load and t.name == load.tensor), None)
-    if load is None or tensor is None:
-        return False
-    return any(n % 8 == 0 and vectorises(kernel, load, a, 8) for a, n in kernel.extents.items())
+def in_runs(kernel: tile.Kernel, v: Value, element: DType, axis: int | None = None) -> bool:
+    """Whether `v` is a load of `element` that lies in aligned runs of 16 bytes, which an asynchronous copy moves, along the axis or any."""
+    load, n = load_of(v, element.stored), 16 // element.bytes
+    along = kernel.extents if axis is None else (axis,)
+    return load is not None and any(kernel.extents[a] % n == 0 and vectorises(kernel, load, a, n) for a in along)
 
 
 def axes(of: Iterable[int]) -> str:

@@ -17,7 +17,7 @@ from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Threa
 from emmy.ir.node import IRError
 
 TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float",
-    dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2"}
+    dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2", dt.tf32: "float"}
 PRIMARY, UNARY, TERNARY = 16, 14, 3
 
 # symbol and precedence, as in C; all of them group to the left
@@ -120,7 +120,6 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
 {_DEVICE} void emmy_wait_copies() {{ asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }}""",
     **{name: f"""template <int N, class T>
 {_DEVICE} void {name}(T* to, const T* row) {{
-  static_assert(sizeof(T) == 2);
   unsigned* const r = reinterpret_cast<unsigned*>(to);
   if constexpr (N == 1)
     asm volatile("ldmatrix.sync.aligned.m8n8.x1{trans}.shared.b16 {{%0}}, [%1];" : "=r"(r[0]) : "r"(emmy_shared(row)) : "memory");
@@ -131,13 +130,19 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
     asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(emmy_shared(row)) : "memory");
 }}""" for name, trans in (("emmy_load_matrix", ""), ("emmy_load_transposed", ".trans"))},
-    **{f"emmy_mma_{half}": f"""{_DEVICE} void emmy_mma_{half}(float* sum, const {TYPES[half]}* left, const {TYPES[half]}* right) {{
+    "emmy_tf32": f"""// rounded to the nearest, ties away from zero
+{_DEVICE} float emmy_tf32(float x) {{
+  unsigned y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return __uint_as_float(y);
+}}""",
+    **{f"emmy_mma_{x}": f"""{_DEVICE} void emmy_mma_{x}(float* sum, const {TYPES[x]}* left, const {TYPES[x]}* right) {{
   const unsigned* const a = reinterpret_cast<const unsigned*>(left);
   const unsigned* const b = reinterpret_cast<const unsigned*>(right);
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{half}.{half}.f32 "
+  asm volatile("mma.sync.aligned.m16n8k{32 // x.bytes}.row.col.f32.{x}.{x}.f32 "
     "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
     : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}}""" for half in (dt.f16, dt.bf16)},
+}}""" for x in (dt.f16, dt.bf16, dt.tf32, dt.e4m3, dt.e5m2)},
 }
 FUNCTIONS |= ptx.FUNCTIONS
 
@@ -234,8 +239,10 @@ def decimal(element: DType, bits: int) -> str:
 def conversion(value: tuple[str, int], source: DType, target: DType) -> tuple[str, int]:
     """A value of dtype `source`, as text and its precedence, converted to `target`."""
     x, own = value
-    if source is target:
+    if source.stored is target:
         return value
+    if target is dt.tf32:
+        return f"emmy_tf32({conversion(value, source, dt.f32)[0]})", PRIMARY
     if source.compute is not source:
         return conversion((f"{_WIDENED[source]}({x})", PRIMARY), dt.f32, target)
     if target in _NARROWED:

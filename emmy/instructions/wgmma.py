@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emmy.instructions.arithmetic import spell
-from emmy.instructions.mma import LEFT, gather
+from emmy.instructions.mma import LEFT, depth, gather
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 WARPGROUP, M, K, ALIGNMENT = 128, 64, 16, 1024
 MAJORS = {dt.f16: ("k", "mn"), dt.bf16: ("k", "mn"), dt.tf32: ("k",), dt.e4m3: ("k",), dt.e5m2: ("k",)}    # how rows of operands run
-
-
-def depth(element: DType) -> int:
-    """k of one product: what 32 bytes hold."""
-    return 32 // element.bytes
 
 
 def place(register: int) -> tuple[int, int, int]:

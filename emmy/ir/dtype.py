@@ -92,8 +92,8 @@ def truncated(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def rounded(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """f32 rounded to the nearest tf32, ties to even: an error of at most 2**-11 of the value.  NaN and infinities stay."""
+def rounded(x: np.ndarray[Any, Any], even: bool = True) -> np.ndarray[Any, Any]:
+    """f32 rounded to the nearest tf32, ties to `even` or away from zero: an error of 2**-11 of the value at most.  NaN and inf stay."""
     bits = x.view(np.uint32)
-    nearest = ((bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(np.float32)
-    return np.where(np.isfinite(x), nearest, x)
+    half = np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) if even else np.uint32(0x1000)
+    return np.where(np.isfinite(x), ((bits + half) & np.uint32(0xFFFFE000)).view(np.float32), x)

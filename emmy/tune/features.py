@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from functools import cache, cached_property
 from math import ceil, prod
 
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
@@ -347,18 +348,20 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     blocks = ceil(m / high) * ceil(n / wide) * batch
     folds, rounds = len(kernel.folds), ceil(kernel.extents[kernel.folds[0].axis] / depth)
     k = rounds * depth
-    staged = blocks * (high + wide) * k * folds                     # halves that blocks bring to shared memory
-    read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # halves that warps read there
+    item = dt.named(schedule.row.tile.split("_")[2]).bytes
+    staged = blocks * (high + wide) * k * folds                     # elements that blocks bring to shared memory
+    read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # elements that warps read there
     products = blocks * high * wide * k * folds
     # an operand that is computed goes through registers into shared memory, and its products wait for it
-    staging = staged * (1 if plain(census, schedule.columns) else 10)
-    work = 16 * products / 2048 + staging + 2 * census.slots(kernel.results, *kernel.outer)
-    flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
+    staging = staged * (item / 2 if plain(census, schedule.columns) else 10) + (read if item == 4 else 0)     # which tf32 rounds
+    work = 16 * products * item / 4096 + staging + 2 * census.slots(kernel.results, *kernel.outer)
+    flight = item * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
     # a block's place is free when its results are written
     leaving = (2 + 0.3 * folds * fm * fn) * min(1.0, blocks / 256)
-    return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
-                    48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
-                    leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
+    moved = item * staged
+    return Features(census.dram, max(census.dram, moved), 0, 0, moved, work, item * read / 4 + moved / 4, blocks, 32 * p * q,
+                    48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * item * stages * depth * (high + wide),
+                    leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, item * products)
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:

@@ -46,7 +46,7 @@ from emmy.instructions import (
     WaitBarrier,
     WaitProducts,
 )
-from emmy.instructions.wgmma import depth as k_of
+from emmy.instructions.mma import depth as k_of
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
