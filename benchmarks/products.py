@@ -34,6 +34,10 @@ PROGRAMS = {
                     "d(F.gelu(u(x))) + x",
     "lora": f"x = torch.randn({{0}}, {{1}}, {{dtype}}); w, a, b = {linear(1, 2)}, {linear(1, 3)}, {linear(3, 2)}; w(x) + b(a(x))",
     "qkv": f"x = torch.randn({{0}}, {{1}}, {{dtype}}); q, k, v = {linear(1, 1)}, {linear(1, 2)}, {linear(1, 2)}; (q(x), k(x), v(x))",
+    "qkv+rope": "x, c, s = torch.randn({0}, {1}, {dtype}), torch.randn({0}, 1, {3}, {dtype}), torch.randn({0}, 1, {3}, {dtype}); "
+                f"q, k, v = {linear(1, 1)}, {linear(1, 2)}, {linear(1, 2)}; heads = lambda y: y.view({{0}}, -1, {{3}}); "
+                "turned = lambda y: (y * c + torch.cat((-y.chunk(2, -1)[1], y.chunk(2, -1)[0]), -1) * s).flatten(1); "
+                "(turned(heads(q(x))), turned(heads(k(x))), v(x))",
 }
 
 # Six programs of Mirage's evaluation ("Mirage: A Multi-Level Superoptimizer for Tensor Programs", OSDI 2025), on standard normal inputs.
@@ -85,6 +89,7 @@ FUSED = (
     (("mlp+residual",), BF16, ((4096, 1024, 4096),)),
     (("lora",), BF16, ((4096, 4096, 4096, 16), (16, 4096, 4096, 16))),
     (("qkv",), BF16, ((16, 4096, 1024), (2048, 4096, 1024))),
+    (("qkv+rope",), BF16, ((16, 4096, 1024, 128), (2048, 4096, 1024, 128))),
     (("(ab)c",), BF16, ((4096, 64, 4096, 64),)),
 )
 MIRAGE = (

@@ -121,10 +121,14 @@ class Kernels:
                 self.usables[key] = Usable(tuple(w for w in self.ways.get(c, ()) if not w.tensor or w.tensor & readable), loads, loads)
         return self.usables[key]
 
+    def classes(self, tensor: str) -> tuple[int, ...]:
+        """All that the kernel of a tensor computes."""
+        return self.problem.home[tensor], *self.problem.beside.get(tensor, ())
+
     def met(self, writes: str, readable: frozenset[str]) -> frozenset[str]:
         """The tensors other than inputs and itself that the kernel of a tensor could load where it may read `readable`."""
         may, found, seen = self.mask(readable), 0, set[int]()
-        stack = [self.problem.home[writes]]
+        stack = [*self.classes(writes)]
         while stack:
             c = stack.pop()
             if c not in seen:
@@ -137,6 +141,8 @@ class Kernels:
     # -- bodies --------------------------------------------------------------------------------------------------
     def kernel(self, writes: str, readable: frozenset[str]) -> Kernel | None:
         """The kernel that writes a tensor and may read `readable`; None if it cannot be computed so."""
+        if writes in self.problem.beside:
+            return self.together((writes,), readable)
         may = self.mask(readable) & ~self.bits[writes]
         view = self._view(self.problem.home[writes], may)
         key = writes, view.seen, view.read
@@ -147,7 +153,7 @@ class Kernels:
     def together(self, writes: tuple[str, ...], readable: frozenset[str]) -> Kernel | None:
         """The kernel that writes several tensors and may read `readable`; None if they cannot be computed so."""
         may = self.mask(readable) & ~self.mask(writes)
-        views = [self._view(self.problem.home[w], may) for w in writes]
+        views = [self._view(c, may) for w in writes for c in self.classes(w)]
         key = writes, tuple((v.seen, v.read) for v in views)
         if key not in self.joint:
             settled = tuple(v.settled for v in views if v.settled is not None)
@@ -161,16 +167,17 @@ class Kernels:
         return frozenset(self.problem.outputs) | self.names(union(self.loads[c] for c in found) & self.solid)
 
     def _kernel(self, writes: tuple[str, ...], settled: tuple[Settled, ...], readable: int) -> Kernel:
-        roots = tuple(s.c for s in settled)
+        roots = tuple(self.problem.home[w] for w in writes)
+        beside = tuple(c for w in writes for c in self.problem.beside.get(w, ()))
         body = {c: m for s in settled for c, m in s.body().items()}
         parts = union(s.parts for s in settled)
         if self.thorough:
-            body, parts = self._improved(roots, body, parts, readable)
+            body, parts = self._improved((*roots, *beside), body, parts, readable)
         traffic, rent = (sum(of[w] for w in writes) for of in (self.problem.traffic, self.rent))
         memory = self.sum(parts & self.memory) + traffic
         work = self.sum(parts & ~self.memory) + max(self.again(root, reached(root, body)) for root in roots)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        return Kernel(writes, roots, Body(sorted(body.items())), reads, max(memory, work) + self.problem.launch + rent)
+        return Kernel(writes, roots, Body(sorted(body.items())), reads, max(memory, work) + self.problem.launch + rent, beside)
 
     def again(self, root: int, body: dict[int, Member]) -> float:
         """Seconds that loops inside others take besides their parts: such a loop depends on an axis that is not written, and is run anew

@@ -29,7 +29,8 @@ class Problem(NamedTuple):
     read; `launch`: seconds a kernel costs at least; `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds,
     times its traffic): one launch more for the host, and the room it takes from other data in caches and memory.  `axes` are those that a
     class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes.  `shapes`: the points at
-    which a tensor is computed: those of one shape can be written by one kernel."""
+    which a tensor is computed: those of one shape can be written by one kernel.  `beside`: further classes that a tensor's kernel computes,
+    components of it that are written and read with it."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -44,6 +45,7 @@ class Problem(NamedTuple):
     extents: Mapping[int, int] = {}
     step: float = 0.0
     shapes: Mapping[str, tuple[int, ...]] = {}
+    beside: Mapping[str, tuple[int, ...]] = {}
 
     def size(self, axes: Iterable[int]) -> float:
         """Points of a box."""
@@ -66,13 +68,14 @@ Key = tuple[tuple[str, ...], Body]
 
 class Kernel(NamedTuple):
     """A kernel: the tensors it writes, the class of each, its body (one member a class, from these roots down), what it reads, its least
-    seconds."""
+    seconds; `beside`: the further classes of what it writes, roots as well."""
 
     writes: tuple[str, ...]
     roots: tuple[int, ...]
     body: Body
     reads: frozenset[str]
     floor: float
+    beside: tuple[int, ...] = ()
 
     @property
     def key(self) -> Key:

@@ -176,13 +176,16 @@ def test_exact_math_splits_a_maximum_but_no_sum() -> None:
     assert len(compile(torch.sum, x, math="exact").tile.kernels) == 1
 
 
-SMALL = """(set (LongAxis) 64) (Enough "tiles" 4096 8191 64 9999) (Enough "rows" 16 31 64 9999) (Enough "columns" 64 127 64 9999)"""
+SMALL = """(set (LongAxis) 64) (Enough "tiles" 4096 8191 64 9999) (Enough "rows" 16 31 64 9999) (Enough "columns" 64 127 64 9999)
+(Enough "twists" 16 31 16 9999)"""
 PIECES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "sum": (torch.sum, ((4096,),)),
     "variance": (lambda x: x.var(-1), ((2, 1024),)),
     "max": (lambda x: x.amax(-1), ((2, 2048),)),
     "columns": (lambda x: x.sum(0), ((1024, 8),)),
     "matmul": (torch.matmul, ((16, 1024), (1024, 32))),
+    "attention": (lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+                  ((2, 4, 1, 16), (2, 2, 128, 16), (2, 2, 128, 16))),
     "reshaped": (lambda x: x.reshape(64, 8, 16).transpose(0, 1).reshape(8, 1024).sum(-1), ((8192,),)),
 }
 

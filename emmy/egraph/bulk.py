@@ -12,6 +12,7 @@ from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
+from emmy.lower.tile_to_kernel.joined import addends
 from emmy.lower.tile_to_kernel.live import ALL, live
 from emmy.lower.tile_to_kernel.one_row import with_row
 from emmy.lower.tile_to_kernel.register_tile import parts_of
@@ -25,7 +26,8 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
     """Of each sum of products of two loads of one type: how tensor maps have its operands; and what the result keeps of each side."""
     out: dict[str, None] = {}
     outs = frozenset(kernel.outer)
-    operands: dict[frozenset[int], set[loop.Load]] = {}
+    operands: dict[tuple[frozenset[int], int], set[loop.Load]] = {}        # of a side, of sums over an axis
+    alike: dict[frozenset[int], set[bool]] = {}         # whether the operands of a side lie contiguous along the folded axis
     pairs: dict[tuple[frozenset[int], frozenset[int]], None] = {}
     for nest in windows.nests(kernel):
         f, parts, summed = nest[-1], factors(nest[0].lifts[0]), {f.axis for f in nest}
@@ -35,24 +37,33 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
         sides = free[parts[0]] - free[parts[1]] - summed, free[parts[1]] - free[parts[0]] - summed
         for element in OPERANDS:
             found = windows.summed(kernel, nest, element, parts, (sorted(side) for side in sides), sorted(outs - sides[0] - sides[1]))
-            for n, (load, view) in enumerate(found.operands if found and sides[0] | sides[1] <= outs else ()):
+            if found is None or not sides[0] | sides[1] <= outs:
+                continue
+            for n, (load, view) in enumerate(found.operands):
                 out[f'(BulkOperand "{f.name}" {n} "{element}" {axes(sides[n])})'] = None
                 out[f"(set (SideUnit {axes(sides[n])}) {view.unit})"] = None
-                operands.setdefault(sides[n], set()).add(load)
+                operands.setdefault((sides[n], found.axis), set()).add(load)
+                alike.setdefault(sides[n], set()).add(view.by_depth)
         pairs |= {(sides[0], sides[1]): None, (sides[1], sides[0]): None}
-    out |= {f"(set (SideOperands {axes(side)}) {len(loads)})": None for side, loads in operands.items()}
+    for side in alike:
+        most = max(len(loads) for (of, _), loads in operands.items() if of == side)
+        out[f"(set (SideOperands {axes(side)}) {most})"] = None
+        out[f"(set (SidePositions {axes(side)}) {prod(kernel.extents[a] for a in side)})"] = None
     for rows, columns in pairs:
-        if rows in operands and columns in operands:
+        if rows in alike and columns in alike:
             kept = parts_of(free, kernel.results, columns, rows, {f.result() for f in kernel.folds})
             boxed = sum(maps.in_lines(t, kernel.outer, sorted(columns), kernel.extents) for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
             out[f"(set (BoxedResults {axes(rows)} {axes(columns)}) {boxed})"] = None
+    if alike and all(len(lie) == 1 for lie in alike.values()) and addends(kernel):
+        out |= {f'(Addend "{f.name}")': None for f in kernel.folds}
     return list(out)
 
 
-def twist_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
+def twist_facts(kernel: tile.Kernel) -> list[str]:
     """Of each softmax twist whose score has one sum of products of two loads: which operands tensor maps have, and which keys count."""
     out: list[str] = []
+    free = tile.free_axes(kernel.roots)
     tensors, outs = {t.name: t for t in kernel.tensors}, frozenset(kernel.outer)
     for t in kernel.folds:
         inner = [f for f in kernel.folds if f.name in {v.fold for v in loop.walk(t.lifts) if isinstance(v, tile.FoldResult)}]

@@ -221,7 +221,7 @@ class Forest:
                 spelling = dict(kernels[writes].body)[c].spelling
                 term = next(t for t in self.outlined.terms[c] if repr(t) == spelling)
                 if term.kind == "Tensor" and term.label not in self.region.home:
-                    made[writes, c] = self.inlined(build(term.label, kernels[term.label].root(term.label)), c, term)
+                    made[writes, c] = self.inlined(build(self.outlined.stands(term.label), self.outlined.kept[term.label].home), c, term)
                 else:
                     node = self.named[c, term]
                     made[writes, c] = Tree(node, tuple(build(writes, k) for k in self.classes(node.op, node.args)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.index import Ax
+from emmy.ir.index import Ax, IxConst
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.ir.tensor_ir import Input
@@ -45,12 +46,24 @@ def contiguous_last(order: tuple[int, ...], body: Value, sizes: dict[str, int]) 
 
 
 class Outlined(NamedTuple):
-    """A region with every tensor that may be kept, those the rules derived (named by their canonical body) included."""
+    """A region with every tensor that may be kept, those the rules derived (named by their canonical body) included.
+
+    A state of a twist is kept whole, each component a tensor at every point of the one with most axes, which stands for all: `beside` has
+    the others by its name.  One that lacks an axis lies there alike all along it."""
 
     region: Region
     kept: dict[str, Kept]
     terms: dict[int, tuple[Term, ...]]
     tensors: dict[str, tile.Tensor]     # every tensor a kernel could read or write
+    beside: dict[str, tuple[str, ...]]  # the other components of the state of a twist, by the one with most axes, which stands for all
+
+    def stands(self, tensor: str) -> str:
+        """The tensor that stands for a state, where `tensor` is another component of it; else itself."""
+        return next((first for first, others in self.beside.items() if tensor in others), tensor)
+
+    def whole(self, writes: Iterable[str]) -> tuple[str, ...]:
+        """All tensors that a kernel writes, each that stands for a state before the other components of it."""
+        return tuple(name for w in writes for name in (w, *self.beside.get(w, ())))
 
 
 def outline(region: Region) -> Outlined:
@@ -60,28 +73,46 @@ def outline(region: Region) -> Outlined:
     elements = region.elements()
     kept = {name: Kept(c, region.output_axes[name], elements[name]) for name, c in region.home.items()}
     held = {c for c, terms in region.terms.items() if any(t.kind == "Tensor" for t in terms)}
-    candidates = sorted(region.may_keep - held)
+    states = [s for s in region.states if not s & held]
+    candidates = sorted((region.may_keep - held).union(*states))
     bodies = canonical(region, candidates)
+    shapes: dict[str, tuple[int, ...]] = {}
     positions = {a: k for axes in region.output_axes.values() for k, a in enumerate(axes)}
     sizes_of = {t.name: prod(t.dims if isinstance(t, Input) else t.shape) for t in region.program.everything}
     added: dict[int, Term] = {}
-    for c in candidates:
-        if c not in bodies:
-            continue
+
+    def named(c: int) -> tuple[str, tuple[int, ...]]:
         text, speller = spell(bodies[c], {}, region.extents)
         met = [a for a in speller.axes if a in region.deps[c]]
         outer = iter(sorted((a for a in met if a in positions), key=positions.__getitem__))
         order = contiguous_last(tuple(next(outer) if a in positions else a for a in met), bodies[c], sizes_of)
-        if set(order) != region.deps[c] or not order:
-            continue
         sizes = ",".join(str(region.extents[a]) for a in order)
-        name = f"k{digest(f'{text}:{sizes}:{sorted(speller.tensors.items())}')}"
+        return f"k{digest(f'{text}:{sizes}:{sorted(speller.tensors.items())}')}", order
+
+    def keep(c: int, name: str, order: tuple[int, ...], points: tuple[int, ...]) -> None:
         kept.setdefault(name, Kept(c, order, region.rounded.get(c, bodies[c].dtype)))
-        added[c] = Term("Tensor", name, at=tuple(map(Ax, order)))
+        added[c] = Term("Tensor", name, at=tuple(Ax(a) if a in order else IxConst(0) for a in points))
+        shapes[name] = tuple(region.extents[a] for a in points)
+
+    for c in candidates:
+        if c in bodies and not any(c in s for s in states):
+            name, order = named(c)
+            if set(order) == region.deps[c] and order:
+                keep(c, name, order, order)
+    beside: dict[str, tuple[str, ...]] = {}
+    for state in states:
+        first, *others = sorted(state, key=lambda c: (-len(region.deps[c]), c))
+        name, points = named(first) if first in bodies else ("", ())
+        if set(points) == region.deps[first] and all(c in bodies and region.deps[c] <= region.deps[first] for c in others):
+            keep(first, name, points, points)
+            for c in others:
+                keep(c, named(c)[0], tuple(a for a in points if a in region.deps[c]), points)
+            beside[name] = tuple(sorted(added[c].label for c in others))
     terms = {c: (*ts, added[c]) if c in added else ts for c, ts in region.terms.items()}
     tensors = {i.name: tile.Tensor(i.name, i.dims, i.element) for i in region.program.inputs}
-    tensors |= {name: tile.Tensor(name, tuple(region.extents[a] for a in k.axes), k.element) for name, k in kept.items()}
-    return Outlined(region, kept, terms, tensors)
+    shapes = {name: tuple(region.extents[a] for a in k.axes) for name, k in kept.items()} | shapes
+    tensors |= {name: tile.Tensor(name, shapes[name], k.element) for name, k in kept.items()}
+    return Outlined(region, kept, terms, tensors, beside)
 
 
 def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
@@ -136,18 +167,21 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
         fused = t.label == "add" and any(m.kind == "Binary" and m.label == "mul" for m in region.terms.get(t.kids[0], ()))
         return *again, (f"class {c}", 0.05 * inner * product / slot if fused else inner, "work")
 
-    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), t.label if t.kind in ("Input", "Tensor") else "",
+    members = {c: tuple(Member(repr(t), t.kids, parts(c, t), outlined.stands(t.label) if t.kind in ("Input", "Tensor") else "",
                                t.axis if t.kind == "Reduce" else None, t.kind in ("Pivot", "Channel"))
                         for t in terms if not t.spelled and not mirrored(t, terms)) for c, terms in outlined.terms.items()}
-    traffic = {name: size(set(k.axes)) * k.element.bytes * byte for name, k in outlined.kept.items()}
+    alone = {n: k for n, k in outlined.kept.items() if outlined.stands(n) == n}
+    stored = {n: [outlined.tensors[name] for name in outlined.whole((n,))] for n in alone}
+    traffic = {n: byte * sum(prod(t.shape) * t.element.bytes for t in of) for n, of in stored.items()}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
     cheap = light(outlined)
-    solid = frozenset(n for n, k in outlined.kept.items() if k.home not in cheap)
-    home = {n: k.home for n, k in outlined.kept.items()}
-    shapes = {n: outlined.tensors[n].shape for n in outlined.kept}
+    solid = frozenset(n for n, k in alone.items() if k.home not in cheap)
+    home = {n: k.home for n, k in alone.items()}
+    shapes = {n: outlined.tensors[n].shape for n in alone}
+    beside = {n: tuple(outlined.kept[other].home for other in others) for n, others in outlined.beside.items()}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
-                   slot_seconds(gpu), shapes)
+                   slot_seconds(gpu), shapes, beside)
 
 
 def waiting(region: Region) -> dict[int, frozenset[int]]:
@@ -198,10 +232,11 @@ def mirrored(t: Term, members: tuple[Term, ...]) -> bool:
 
 
 def bodies(outlined: Outlined, kernel: Kernel) -> tuple[Value, ...]:
-    """The Loop IR bodies of an extracted kernel, one for each tensor that it writes, over the axes of the first."""
+    """The Loop IR bodies of an extracted kernel, one for each tensor that it writes (`Outlined.whole`), over the axes of the first."""
     made = built(outlined, kernel)
     first = outlined.kept[kernel.writes[0]].axes
-    return tuple(rename(made[root], onto(outlined.kept[w].axes, first)) for w, root in zip(kernel.writes, kernel.roots, strict=True))
+    return tuple(rename(made[outlined.kept[name].home], onto(outlined.kept[w].axes, first))
+                 for w in kernel.writes for name in outlined.whole((w,)))
 
 
 def onto(axes: tuple[int, ...], others: tuple[int, ...]) -> dict[int, int]:
@@ -219,7 +254,7 @@ def built(outlined: Outlined, kernel: Kernel) -> dict[int, Value]:
     """The value of each class in the bodies of a kernel."""
     chosen = {c: next(t for t in outlined.terms[c] if repr(t) == m.spelling) for c, m in kernel.body}
     made: dict[int, Value] = {}
-    stack = [(root, False) for root in kernel.roots]
+    stack = [(root, False) for root in (*kernel.roots, *kernel.beside)]
     while stack:
         c, ready = stack.pop()
         if c in made:

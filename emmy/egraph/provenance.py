@@ -138,6 +138,7 @@ def read(graph: EGraph, tables: Tables) -> Provenance:
         c = made.atom(edge.left if isinstance(edge.left, Form) else edge.right, edge.bindings)
         edges[c].setdefault((edge.rule.name, edge.left, edge.right, edge.source, edge.target), edge)
     keeps = {c: tuple(dict.fromkeys(s.rule.name for s, _, _ in by)) for (c,), by in matches.deriving("MayKeep").items()}
+    keeps |= {at[-1]: tuple(dict.fromkeys(s.rule.name for s, _, _ in by)) for at, by in matches.deriving("Component").items()}
     return made._replace(edges={c: tuple(found.values()) for c, found in edges.items()}, keeps=keeps)
 
 

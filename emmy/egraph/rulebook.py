@@ -21,9 +21,9 @@ from emmy.errors import EmmyError
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real"), "tf32": ("exact", "finite", "real", "approx")}   # what each --math admits
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
-             "moments", "twist", "cut", "split", "scan", "first"),
-    "tile": ("syntax", "fold", "place", "rows", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "conv", "wgmma_twist",
-             "live", "group"),
+             "moments", "twist", "cut", "split", "states", "scan", "first"),
+    "tile": ("syntax", "fold", "place", "rows", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "conv", "join",
+             "wgmma_twist", "once", "live", "group"),
 }
 
 

@@ -20,6 +20,7 @@ from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.address import stride, vectorises
 from emmy.lower.tile_to_kernel.held import at_position, kept, levels
 from emmy.lower.tile_to_kernel.scan import scanned
+from emmy.lower.tile_to_kernel.shared_keys import packed
 from emmy.lower.tile_to_kernel.staged_rows import row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
 
@@ -28,9 +29,9 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan",
-         "ContractionForm": "contraction", "ConvolutionForm": "convolution", "TwistForm": "twist"}
+         "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
 ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "TiledRingRow", "MmaRow",
-        "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow")
+        "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "Once")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -93,7 +94,8 @@ def options(pins: tile.Row) -> list[str]:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
         out += [f"(TileRingOption {' '.join((*grid.groups(), *cut.groups(), stages[1]))})"] if stages else []
     group, blocks = re.match(r"^g(\d+)x1/ws$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
-    cover, ring = re.match(r"^wgmma_m64n(\d+)k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma$", pins.stage)
+    cover = re.match(r"^wgmma_m64n(\d+)k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
+    ring = re.match(r"^d(\d+)/smem-tma(-once)?$", pins.stage)
     if group and cover:
         wide, deep, rows, columns, depth = cover.groups()
         tiles = " ".join((group[1], rows, wide, columns, str(int(depth) * 16 // int(deep))))     # in halves
@@ -143,11 +145,16 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
     rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
     out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *strip_facts(kernel, columns), *scan_facts(kernel),
-            *bulk_facts(kernel, free), *twist_facts(kernel, free)]
+            *bulk_facts(kernel, free), *twist_facts(packed(kernel))]
+    out += [f'(set (Span "{f.name}") {axes(f.span)})' for f in kernel.folds]
+    kernel = packed(kernel)     # what twists see; the axes of every other kernel are its own
+    free = tile.free_axes(kernel.roots)
+    if frozenset(kernel.outer) != outs:
+        out += [f"(Points {axes(kernel.outer)})", *(f"(Extent {a} {n})" for a, n in kernel.axes if a not in outs)]
     for f in kernel.folds:
         reads = sorted({v.fold for v in loop.walk(f.lifts) if isinstance(v, tile.FoldResult)})
         out += [f'(FoldsIn "{f.name}" "{f.lifts[0].dtype}")'] if all(x.dtype is f.lifts[0].dtype for x in f.lifts) else []
-        out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})', f'(set (Span "{f.name}") {axes(f.span)})']
+        out += [f'(Fold "{f.name}" "{f.kind}" "{f.recipe}" {f.axis})']
         out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
         out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
@@ -164,6 +171,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             depth = max((kernel.extents[g.axis] for g in kernel.folds if g.name in reads), default=0)
             out += [f'(set (ScoreDepth "{f.name}") {depth})', f'(set (ScoreAxes "{f.name}") {axes(free[f.lifts[0]])})',
                     f'(set (ChannelAxes "{f.name}") {axes(values)})', f'(set (ChannelCount "{f.name}") {len(wide)})',
+                    f'(set (RowElements "{f.name}") {prod(kernel.extents[a] for a in free[f.lifts[0]] - values - {f.axis})})',
                     f'(set (ColumnElements "{f.name}") {prod(kernel.extents[a] for a in values - free[f.lifts[0]])})']
     return out
 
@@ -290,6 +298,9 @@ class _Reader:
     def row(self, value: Any) -> tile.Row:
         name, args = self.terms[value]
         number = self.engine.value_to_i64
+        if name == "Once":
+            row: tile.Row = self.row(args[0]).replace(stage=f"{self.row(args[0]).stage}-once")
+            return row
         if name == "MapRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "FoldRow":

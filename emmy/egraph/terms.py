@@ -172,6 +172,7 @@ class Region(NamedTuple):
     deps: dict[int, frozenset[int]]
     home: dict[str, int]
     may_keep: frozenset[int]
+    states: tuple[frozenset[int], ...]      # the components of each state of a twist that may be kept, as one tensor
     rounded: dict[int, DType]       # the half type that the program itself rounds a class to, if it does
     fired: dict[str, int]
     real: bool                      # whether rules over the reals were admitted
@@ -252,7 +253,12 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
     rounded = {key(r.output): dt.named(tables.engine.value_to_string(r.inputs[0])) for r in rows["Round"]}
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
     keepable = frozenset(key(r.inputs[0]) for r in rows["MayKeep"])
-    return Region(program, extents, output_axes, ordered, deps, home, keepable, rounded, dict(graph.fired), real,
+    states: dict[tuple[Any, ...], set[int]] = {}
+    for r in rows["Component"]:
+        *state, component = r.inputs
+        states.setdefault(tuple(state), set()).add(key(component))
+    together = tuple(sorted(map(frozenset, states.values()), key=sorted))
+    return Region(program, extents, output_axes, ordered, deps, home, keepable, together, rounded, dict(graph.fired), real,
                   provenance=provenance.read(graph, tables) if graph.traced else None)
 
 

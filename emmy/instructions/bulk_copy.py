@@ -84,7 +84,7 @@ class PrefetchMap(Stmt):
 
 class CopyTile(Stmt):
     """The tile of `map` at `coordinates`, outermost first, begins its way to `index` of the shared buffer `target`; its bytes count on
-    a barrier.  Each active thread asks for one."""
+    a barrier.  Each active thread asks for one.  What is read `once` is the first to leave the second-level cache."""
 
     target: str
     index: Expr
@@ -92,8 +92,9 @@ class CopyTile(Stmt):
     coordinates: tuple[Expr, ...]
     barrier: str
     at: Expr
+    once: bool = False
     asynchronous = True
-    syntax = "copy_tile {target}[{index}] = {map}{coordinates} on {barrier}[{at}]"
+    syntax = "copy_tile {target}[{index}] = {map}{coordinates} on {barrier}[{at}]{once}"
 
     def check(self, scope: Scope) -> None:
         check_tile(scope, self.map, self.coordinates, self.target, self.index)
@@ -103,7 +104,7 @@ class CopyTile(Stmt):
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         at = ", ".join(map(spell, self.coordinates))
-        return [f"emmy_copy_tile_{len(self.coordinates)}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
+        return [f"emmy_copy_tile_{len(self.coordinates)}{'_once' * self.once}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
     def meaning(self, machine: Machine) -> Step:

@@ -36,7 +36,21 @@ def _tile(rank: int) -> list[tuple[str, str]]:
     operands = {"map": "global", "tile": "shared", **dict.fromkeys(names, "r")}
     copy = f"cp.async.bulk.tensor.{rank}d.{_INTO}.mbarrier::complete_tx::bytes [%1], [%0, {{{at}}}], [%{2 + rank}];"
     store = f"cp.async.bulk.tensor.{rank}d.{_FROM}.bulk_group [%0, {{{at}}}], [%1];"
-    return [_simple(f"emmy_copy_tile_{rank}", copy, **operands, barrier="shared"), _simple(f"emmy_store_tile_{rank}", store, **operands)]
+    return [_simple(f"emmy_copy_tile_{rank}", copy, **operands, barrier="shared"), _copy_once(rank, names, at),
+            _simple(f"emmy_store_tile_{rank}", store, **operands)]
+
+
+def _copy_once(rank: int, names: list[str], at: str) -> tuple[str, str]:
+    """The copy of a tile that is the first to leave the second-level cache."""
+    numbers, given = ", ".join(f"int {c}" for c in names), ", ".join(f'"r"({c})' for c in names)
+    copy = (f"cp.async.bulk.tensor.{rank}d.{_INTO}.mbarrier::complete_tx::bytes.L2::cache_hint "
+            f"[%1], [%0, {{{at}}}], [%{2 + rank}], %{3 + rank};")
+    name = f"emmy_copy_tile_{rank}_once"
+    return name, f"""{_DEVICE} void {name}(const void* map, const void* tile, {numbers}, const void* barrier) {{
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  {_volatile(copy, f'"l"(map), "r"(emmy_shared(tile)), {given}, "r"(emmy_shared(barrier)), "l"(policy)')}
+}}"""
 
 
 def _window(rank: int) -> tuple[str, str]:

@@ -99,13 +99,18 @@ class Launcher:
 
     def admitted(self, parts: Sequence[Mapping[int, Part]]) -> frozenset[tuple[int, int, int]]:
         """The pairs of kernels, with numbers of threads, that rules let share a launch."""
-        facts = [f'(Part {n} {t} {part.features.shared_bytes} {part.features.registers} "{part.schedule.row.stage.split("/")[-1]}")'
+        facts = [f'(Part {n} {t} {part.features.shared_bytes} {part.features.registers} "{staged_by(part.schedule.row)}")'
                  for n, by_threads in enumerate(parts) for t, part in by_threads.items()]
         with scope("tile", [hardware_rules(self.target), *self.extra]) as graph:
             graph.run("\n".join([*facts, f"(run-schedule (saturate {graph.phase('strategy')}))"]), "<launches>")
             rows = graph.engine.freeze().functions["Beside"].rows
             p, q, t = ([graph.engine.value_to_i64(r.inputs[k]) for r in rows] for k in range(3))
             return frozenset(zip(p, q, t, strict=True))
+
+
+def staged_by(row: tile.Row) -> str:
+    """What brings a row's operands to shared memory."""
+    return row.stage.split("/")[-1].removesuffix("-once")
 
 
 def read_again(kernels: Sequence[tile.Kernel]) -> float:

@@ -214,7 +214,7 @@ class Rows:
 
     def computed(self, outlined: Outlined, writes: Sequence[str], values: Sequence[Value]) -> Call:
         """The kernel that writes tensors of a region by bodies over the axes of the first, as a call of what `found` then has."""
-        outputs = [outlined.tensors[w] for w in writes]
+        outputs = [outlined.tensors[w] for w in outlined.whole(writes)]
         return self.stored(values, outputs, outlined.kept[writes[0]].axes, outlined.region.extents, outlined.tensors)
 
     def stored(self, values: Sequence[Value], outputs: Sequence[tile.Tensor], axes: tuple[int, ...], extents: dict[int, int],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from math import ceil, prod
 
 from emmy.ir import dtype as dt
@@ -15,6 +15,7 @@ from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
+from emmy.lower.tile_to_kernel.shared_keys import seen_by
 from emmy.lower.tile_to_kernel.untwist import untwisted
 from emmy.tune.features_rows import scan, staged_rows, strip
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
@@ -79,6 +80,11 @@ class Census:
     def position(self, value: Value, axis: int) -> Value:
         return at_position(value, axis)
 
+    def seen_by(self, schedule: tile.Schedule) -> Census:
+        """That of the kernel that has the axes of a schedule."""
+        kernel = seen_by(self.kernel, schedule)
+        return self if kernel is self.kernel else _census(kernel)
+
     @cache  # noqa: B019
     def kept(self, columns: tuple[int, ...]) -> Kept:
         """What a row in registers computes once, by position."""
@@ -110,6 +116,11 @@ def slots(v: Value) -> float:
     return OPERATORS[v.op].flops if isinstance(v, loop.Apply) else 1 if isinstance(v, loop.Load | loop.Cast | loop.Round) else 0
 
 
+@lru_cache(maxsize=8)
+def _census(kernel: tile.Kernel) -> Census:
+    return Census(kernel)
+
+
 def features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' kernel under `schedule`; none where its outputs are empty, for it is never launched."""
     if not prod(census.kernel.shape):
@@ -119,8 +130,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
     forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction,
-             "convolution": wgmma_features, "twist": _twist}
-    return forms[schedule.form](census, schedule)
+             "convolution": wgmma_features, "join": wgmma_features, "twist": _twist}
+    return forms[schedule.form](census.seen_by(schedule), schedule)
 
 
 def fold_slots(census: Census, f: tile.Fold) -> float:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 START_US = 1.7      # barriers, maps, the last boxes
 FILL_US = 8e-6      # a byte of the first stage
 TURN = 2.5          # dependent rounds of loads that the ring takes to turn: from a stage's request to its bytes, and to the next request
+STAYING = 0.3       # bytes that are written back for each byte that is read once and stays in the second-level cache, up to this many bytes
+STAYS = 70e6
+PASSING = 0.1       # how much longer a byte takes that does not stay
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
 APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
 WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
@@ -41,11 +44,12 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
     tiles = ceil(m / t.height) * ceil(n / t.width) * batch
     summed = windows.nests(kernel)
-    axis = channels(kernel, summed[0], t.element, schedule.rows, schedule.columns, schedule.batch)
-    taps = prod(kernel.extents[f.axis] for f in summed[0] if f.axis != axis)
-    folds, rounds = len(summed), taps * ceil(kernel.extents[axis] / t.depth)
+    axes = [channels(kernel, nest, t.element, schedule.rows, schedule.columns, schedule.batch) for nest in summed]
+    each = [prod(kernel.extents[f.axis] for f in nest if f.axis != a) * ceil(kernel.extents[a] / t.depth)
+            for nest, a in zip(summed, axes, strict=True)]
+    folds, rounds = (1, sum(each)) if schedule.form == "join" else (len(summed), each[0])
     k = rounds * t.depth
-    loads = {v for f in kernel.folds for v in census.loads(f.lifts)}
+    loads = {v for f in kernel.folds for v in census.loads(f.lifts) if schedule.form != "join" or f is kernel.folds[0]}
     left = sum(not census.free[v].isdisjoint(schedule.rows) for v in loads)
     item = t.element.bytes
     stage = item * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
@@ -55,5 +59,10 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     if t.apart:
         share = APART * (1 - 1 / t.height - 1 / t.width) * t.rows * t.width / (t.rows * t.width + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
-    return Features(census.dram, census.dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, TURN * rounds / t.stages,
+    dram = census.dram
+    if schedule.row.stage.endswith("-once"):
+        touched = census.touched()
+        once = sum(touched[v.tensor] for v in loads if census.free[v].isdisjoint(schedule.rows))
+        dram += PASSING * once - STAYING * min(once, STAYS)
+    return Features(dram, dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, TURN * rounds / t.stages,
                     1 + t.rows * t.width / 128, 256, item * products, share, tiles * rounds * stage, START_US + FILL_US * stage)

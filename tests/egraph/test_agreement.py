@@ -23,7 +23,7 @@ from tests.egraph.agreement import judge
 from tests.evaluate.lowered import fused
 
 SMALL = "small.egg", """(set (LongAxis) 2) (PieceOption 11 3)
-(Enough "tiles" 0 64 1 9) (Enough "rows" 0 64 1 9) (Enough "columns" 0 64 1 9)"""
+(Enough "tiles" 0 64 1 9) (Enough "rows" 0 64 1 9) (Enough "columns" 0 64 1 9) (Enough "twists" 0 64 1 9)"""
 DEEP = settings().max_examples > 1_000
 
 
@@ -42,7 +42,7 @@ def test_every_member_of_every_class_agrees() -> None:
         few = 25 if kind in SPELLINGS else 5
         settings(max_examples=200 if DEEP else few)(given(programs(steps=3 if kind in SPELLINGS else 7, kinds=(kind,)))(agrees))()
     settings(max_examples=4_000 if DEEP else 40)(given(programs(kinds=(*KINDS, *SPELLINGS)))(agrees))()
-    ideas = ("fuse", "normalize", "constants", "exponent", "algebra", "linear", "order", "moments", "twist", "split")
+    ideas = ("fuse", "normalize", "constants", "exponent", "algebra", "linear", "order", "moments", "twist", "split", "states")
     changing = {rule.name for rule in house("loop") if Path(rule.file).stem in ideas}
     idle = sorted(name for name in changing if not fired[name])
     assert not idle, f"no program of the judge exercises {idle}"

@@ -11,6 +11,7 @@ from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.tensor_to_loop import rename
 from emmy.lower.tile_to_kernel.one_row import with_row
+from emmy.lower.tile_to_kernel.shared_keys import seen_by
 
 
 def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
@@ -41,8 +42,8 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):
-        forms |= {"contraction": hopper.lower, "convolution": hopper.lower, "twist": hopper_twist.lower}
-    return forms[kernel.schedule.form](*with_row(kernel, kernel.schedule))
+        forms |= {"contraction": hopper.lower, "convolution": hopper.lower, "join": hopper.lower, "twist": hopper_twist.lower}
+    return forms[kernel.schedule.form](*with_row(seen_by(kernel, kernel.schedule), kernel.schedule))
 
 
 def lower_launch(kernels: Sequence[tile.Kernel]) -> kernel_ir.Kernel:

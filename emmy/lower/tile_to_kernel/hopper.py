@@ -13,14 +13,15 @@ Products of a byte's types keep some 14 bits of what they add up.  Their sums of
 while one group does that, another multiplies.
 
 Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
-STAGE=d<stages>/smem-tma,RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements; without p
-a block has one tile.  Any extents: copies fill with zeros and stores are clipped.
+STAGE=d<stages>/smem-tma[-once],RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements;
+without p a block has one tile; operands of columns that are read once are the first to leave the second-level cache.
+Any extents: copies fill with zeros and stores are clipped.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -42,7 +43,6 @@ from emmy.instructions import (
     PrefetchMap,
     SetElement,
     SetRegisters,
-    StoreSharedVector,
     WaitBarrier,
     WaitProducts,
 )
@@ -57,12 +57,12 @@ from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
+from emmy.lower.tile_to_kernel.hopper_operand import Operand
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, counted, products
 
-CHUNK = 16                      # bytes that move as one vector
 GROUP, WARPS = 128, 4           # threads and warps that multiply together
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
@@ -106,7 +106,7 @@ class Tiling(NamedTuple):
 
 def tiling(row: tile.Row) -> Tiling:
     """The numbers of a row; IRError if it is not one of this form."""
-    work, stage = re.fullmatch(r"g(\d+)x1/ws", row.work), re.fullmatch(r"d(\d+)/smem-tma", row.stage)
+    work, stage = re.fullmatch(r"g(\d+)x1/ws", row.work), re.fullmatch(r"d(\d+)/smem-tma(?:-once)?", row.stage)
     cover = re.fullmatch(r"wgmma_m64n(\d+)k(\d+)_(bf16|f16|tf32|e4m3|e5m2)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
     raster = re.fullmatch(r"gm(\d+)(?:/p(\d+))?", row.raster)
     if not work or not cover or not stage or not raster or row.reduce:
@@ -123,67 +123,6 @@ def tiling(row: tile.Row) -> Tiling:
     return out
 
 
-class Operand:
-    """A load as tiles of one side in a ring in shared memory: lines of 128 bytes along the folded axis or, of halves, of 64 positions."""
-
-    def __init__(self, scope: Emitter, load: Load, view: windows.View, positions: int, t: Tiling):
-        self.view, self.positions, self.tiling, self.filled = view, positions, t, view.filled(positions)
-        self.box = view.box(self.filled)
-        self.buffer = SharedBuffer(scope.name("tile"), t.element.stored, t.stages * self.slot, 1024)
-        deep = t.line if view.by_depth else t.depth
-        self.map = view.map(scope.name("map"), scope.tensors[load.tensor], deep, self.box, element=t.element)
-
-    @property
-    def slot(self) -> int:
-        """Elements of a stage."""
-        return self.tiling.depth * self.positions
-
-    @property
-    def major(self) -> str:
-        return "k" if self.view.by_depth else "mn"
-
-    def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
-        """Ask for the tile at an element of the folded axis and a position of the side."""
-        lines = range(0, self.tiling.depth, self.tiling.line) if self.view.by_depth else (0,)
-        return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, p), self.map.name, start + k, first + p, barrier,
-                               slot)
-                for k in lines for p in range(0, self.filled, self.box)]
-
-    @property
-    def brought(self) -> int:
-        """Bytes that arrive for a stage."""
-        return self.tiling.depth * self.filled * self.buffer.element.bytes
-
-    def clear(self, scope: Emitter, thread: Expr, threads: int) -> None:
-        """Zeros where nothing ever arrives: the positions of a tile that lie behind the end of a short side."""
-        line, chunk = self.tiling.line, CHUNK // self.buffer.element.bytes
-        chunks = (self.positions - self.filled) * line // chunk
-        if not chunks:
-            return
-        parts = self.tiling.stages * self.slot // (self.positions * line)      # lines of all positions
-        c, zero = Var(scope.name("c"), dt.i32), scope.name("zero")
-        scope.emit(DeclareArray(zero, self.buffer.element, chunk, const(self.buffer.element, 0)))
-        body = scope.child()
-        if self.view.by_depth:
-            at = c // chunks * (self.positions * line) + (self.filled * line + c % chunks * chunk)
-        else:
-            tail = (self.positions - self.filled) * self.tiling.depth // chunk
-            at = c // tail * self.slot + (self.filled * self.tiling.depth + c % tail * chunk)
-        body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, chunk))
-        scope.emit(For(c, thread, int32(parts * chunks), int32(threads), False, tuple(body.body)))
-
-    def place(self, k: int, position: int) -> int:
-        """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of a line and of a box."""
-        return k * self.positions + position * self.tiling.line if self.view.by_depth else position * self.tiling.depth
-
-    def at(self, slot: Expr, q: Expr, position: Expr) -> Expr:
-        """Where the q-th 32 bytes of the folded axis begin, from a position on."""
-        line = self.tiling.line
-        if self.view.by_depth:
-            return slot * self.slot + (q // 4 * (line * self.positions) + q % 4 * (line // 4)) + position * line
-        return slot * self.slot + q * (16 * line) + position * self.tiling.depth
-
-
 class Ring:
     """Which stage a thread is at, and the parity of its round."""
 
@@ -195,29 +134,44 @@ class Ring:
         return Assign(self.slot, self.slot + 1), If(self.slot == self.stages, turn)
 
 
+class Phase(NamedTuple):
+    """Stages that follow one another: the axis that their elements run along, taps, stages of a tap, operands with whether they are left
+    ones, and for each array of sums its factors."""
+
+    axis: int
+    taps: tuple[int, ...]
+    chunks: int
+    steps: int
+    operands: tuple[tuple[Operand, bool], ...]
+    factors: tuple[tuple[str, Operand, Operand], ...]
+
+
 class Multiplication:
-    """The operands of a kernel's products, their barriers and the tiles of its result."""
+    """The operands of a kernel's products, their barriers and the tiles of its result.
+
+    The sums of a join are one: its products come in phases, one for each, that share the ring and the registers."""
 
     def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling):
         self.kernel, self.schedule, self.tiling = kernel, schedule, t
-        nests = windows.nests(kernel)
-        each = products(scope, [nest[0] for nest in nests], schedule.rows, schedule.columns)
+        nests, joined = windows.nests(kernel), schedule.form == "join"
+        each = [p for nest in nests for p in products(scope, [nest[0]], schedule.rows, schedule.columns)]
         found = [self.views(nest, p) for nest, p in zip(nests, each, strict=True)]
-        (self.axis, self.taps), *others = {(x.axis, x.taps) for x in found}
-        if others:
-            raise IRError(f"{kernel.name} sums over {self.axis}, {self.taps} and over {others}")
-        self.chunks = -(-kernel.extents[self.axis] // t.depth)      # stages of a tap
-        self.steps = self.chunks * self.extent(self.taps)
+        if not joined and len(axes := {(x.axis, x.taps) for x in found}) > 1:
+            raise IRError(f"{kernel.name} sums over different axes: {sorted(axes)}")
         self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
         self.tiles = self.down * self.across * self.extent(schedule.batch)
         self.grid = min(t.blocks or self.tiles, self.tiles)
         self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
-        sides = [x.operands for x in found]
-        self.factors = [(self.operand(scope, *left, True), self.operand(scope, *right, False)) for left, right in sides]
-        self.sums = {nest[-1].result(): scope.name("sum") for nest in nests}
-        self.parts = tuple(scope.name("part") for _ in nests) if t.apart else tuple(self.sums.values())     # what products add to
-        self.count = t.rows * t.width // 2      # of a thread's sums
+        factors = [(self.operand(scope, *x.operands[0], True, joined), self.operand(scope, *x.operands[1], False, joined)) for x in found]
+        results = [nest[-1].result() for nest in nests]
+        self.sums = {result: scope.name("sum") for result in (results[:1] if joined else results)}
+        self.parts = {x: scope.name("part") if t.apart else x for x in self.sums.values()}      # what products add to
+        scope.values.update({result: const(dt.f32, 0) for result in results[1:] if joined})     # which the first one has already
+        arrays = [*self.sums.values()] * (len(results) if joined else 1)
+        made = [(x, array, *sides) for x, array, sides in zip(found, arrays, factors, strict=True)]
+        phases = [self.phase([one]) for one in made] if joined else [self.phase(made)]
+        self.phases = sorted(phases, key=lambda phase: -phase.steps)    # what is short may have to wait for an earlier kernel
 
     def extent(self, axes: tuple[int, ...]) -> int:
         return prod(self.kernel.extents[a] for a in axes)
@@ -230,11 +184,21 @@ class Multiplication:
             raise IRError(f"{self.kernel.name}: {factors} are no operands that tensor maps have")
         return found
 
-    def operand(self, scope: Emitter, load: Load, view: windows.View, left: bool) -> Operand:
+    def operand(self, scope: Emitter, load: Load, view: windows.View, left: bool, shared: bool) -> Operand:
+        """A load as an operand; `shared`: it lies where one of its side lay before."""
         if (load, left) not in self.operands:
             positions = self.tiling.height if left else self.tiling.width
-            self.operands[load, left] = Operand(scope, load, view, positions, self.tiling)
+            once = not left and self.schedule.row.stage.endswith("-once")
+            buffer = next((x.buffer for (_, side), x in self.operands.items() if side == left), None) if shared else None
+            self.operands[load, left] = Operand(scope, load, view, positions, self.tiling, once, buffer)
         return self.operands[load, left]
+
+    def phase(self, made: Sequence[tuple[windows.Summed, str, Operand, Operand]]) -> Phase:
+        """The stages of sums over the same axes."""
+        axis, taps = made[0][0].axis, made[0][0].taps
+        chunks = -(-self.kernel.extents[axis] // self.tiling.depth)
+        operands = dict.fromkeys((x, left) for _, _, *sides in made for x, left in zip(sides, (True, False), strict=True))
+        return Phase(axis, taps, chunks, chunks * self.extent(taps), tuple(operands), tuple(one[1:] for one in made))
 
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
         """`body` for the first row and column of each tile of this block, at its point of the batch."""
@@ -276,34 +240,34 @@ class Multiplication:
 
     def copy(self, scope: Emitter, left: bool) -> None:
         """What the thread does that copies the operands of a side."""
-        ring, t = Ring(scope, self.tiling.stages), self.tiling
-        operands = [x for (_, side), x in self.operands.items() if side == left]
-        size = sum(x.brought for x in operands)
+        ring, t, name = Ring(scope, self.tiling.stages), self.tiling, self.barriers.name
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
-            step = Var(inner.name("step"), dt.i32)
-            body = inner.child()
-            name = self.barriers.name
-            body.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), ExpectBytes(name, ring.slot, size))
-            chunk: Expr = step
-            if self.taps:
-                body.place(self.taps, body.whole(step // self.chunks))
-                chunk = step % self.chunks
-            start = body.let("k", chunk * t.depth)
-            for x in operands:
-                body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
-            body.emit(*ring.advance())
-            inner.emit(counted(step, self.steps, body, unroll=False))
+            for phase in self.phases:
+                operands = [x for x, side in phase.operands if side == left]
+                size = sum(x.brought for x in operands)
+                step = Var(inner.name("step"), dt.i32)
+                body = inner.child()
+                body.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), ExpectBytes(name, ring.slot, size))
+                chunk: Expr = step
+                if phase.taps:
+                    body.place(phase.taps, body.whole(step // phase.chunks))
+                    chunk = step % phase.chunks
+                start = body.let("k", chunk * t.depth)
+                for x in operands:
+                    body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
+                body.emit(*ring.advance())
+                inner.emit(counted(step, phase.steps, body, unroll=False))
 
         self.each_tile(scope, tile_)
 
     def multiply(self, scope: Emitter, result: Result) -> None:
         """What a group does that multiplies."""
         t = self.tiling
-        for array in dict.fromkeys((*self.sums.values(), *self.parts)):
-            scope.emit(DeclareArray(array, dt.f32, self.count, None))
+        for array in dict.fromkeys((*self.sums.values(), *self.parts.values())):
+            scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
         if any(x.filled < x.positions for x in self.operands.values()):
-            for x in self.operands.values():
+            for x in {x.buffer: x for x in self.operands.values()}.values():
                 x.clear(scope, Thread() - GROUP, GROUP * t.groups)
             scope.emit(FenceAsync(), NamedBarrier(int32(t.groups + 1), GROUP * t.groups))
         ring, before, barriers = Ring(scope, t.stages), scope.declare("before", int32(0)), self.barriers.name
@@ -311,56 +275,67 @@ class Multiplication:
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             result.begin(inner, row, column)
-            step = Var(inner.name("step"), dt.i32)
-            body = inner.child()
             if t.apart:
-                self.each_sum(inner, lambda array, part, e: const(dt.f32, 0))
-                body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(self.parts))
-                self.step(body, ring.slot, const(dt.bool_, False), result.group)
-                body.emit(CommitProducts(), WaitProducts(0, self.parts), If(result.lane == 0, (Arrive(barriers, ring.slot + t.stages),)))
-                self.each_sum(body, lambda array, part, e: Apply("add", (Element(array, dt.f32, e), Element(part, dt.f32, e))))
-                body.emit(*ring.advance())
-                inner.emit(counted(step, self.steps, body, unroll=False))
+                self.apart(inner, ring, result)
                 result.store(inner)
                 return
-            inner.emit(FenceProducts(self.parts))
-            body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
-            self.step(body, ring.slot, step > 0, result.group)
-            body.emit(CommitProducts(), WaitProducts(1),
-                      If((result.lane == 0) & (step > 0), (leave,)), Assign(before, ring.slot), *ring.advance())
-            inner.emit(counted(step, self.steps, body, unroll=False), WaitProducts(0, self.parts),
-                       If(result.lane == 0, (leave,)))
+            inner.emit(FenceProducts(tuple(self.sums.values())))
+            for phase in self.phases:
+                step = Var(inner.name("step"), dt.i32)
+                body = inner.child()
+                body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
+                begun = step > 0 if phase is self.phases[0] else const(dt.bool_, True)      # whether a stage of this tile was before
+                self.step(body, phase, ring.slot, begun, result.group)
+                body.emit(CommitProducts(), WaitProducts(1),
+                          If((result.lane == 0) & begun, (leave,)), Assign(before, ring.slot), *ring.advance())
+                inner.emit(counted(step, phase.steps, body, unroll=False))
+            inner.emit(WaitProducts(0, tuple(self.sums.values())), If(result.lane == 0, (leave,)))
             result.store(inner)
 
         self.each_tile(scope, tile_)
         result.end(scope)
 
+    def apart(self, scope: Emitter, ring: Ring, result: Result) -> None:
+        """The sums of a tile, of those of its stages."""
+        parts, barriers = tuple(self.parts.values()), self.barriers.name
+        self.each_sum(scope, lambda array, e: const(dt.f32, 0))
+        for phase in self.phases:
+            body = scope.child()
+            body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(parts))
+            self.step(body, phase, ring.slot, const(dt.bool_, False), result.group)
+            free = Arrive(barriers, ring.slot + self.tiling.stages)
+            body.emit(CommitProducts(), WaitProducts(0, parts), If(result.lane == 0, (free,)))
+            self.each_sum(body, lambda array, e: Apply("add", (Element(array, dt.f32, e), Element(self.parts[array], dt.f32, e))))
+            body.emit(*ring.advance())
+            scope.emit(counted(Var(scope.name("step"), dt.i32), phase.steps, body, unroll=False))
+
+    def each_sum(self, scope: Emitter, value: Callable[[str, Expr], Expr]) -> None:
+        """Set every element of the sums, of an array by its name."""
+        e = Var(scope.name("e"), dt.i32)
+        body = scope.child()
+        body.emit(*(SetElement(array, dt.f32, e, value(array, e)) for array in self.sums.values()))
+        scope.emit(counted(e, self.tiling.rows * self.tiling.width // 2, body))
+
     def held(self) -> dict[Value, Held]:
         """Where each fold's result is."""
         return {result: HeldSums(array, dt.f32, True, True) for result, array in self.sums.items()}
 
-    def each_sum(self, scope: Emitter, value: Callable[[str, str, Expr], Expr]) -> None:
-        """Set every element of the sums, of an array and what products have added beside it."""
-        e = Var(scope.name("e"), dt.i32)
-        body = scope.child()
-        arrays = zip(self.sums.values(), self.parts, strict=True)
-        body.emit(*(SetElement(array, dt.f32, e, value(array, part, e)) for array, part in arrays))
-        scope.emit(counted(e, self.count, body))
-
-    def step(self, scope: Emitter, slot: Expr, keep: Expr, group: Expr) -> None:
-        """The products of a stage; the first begin sums anew, or add to them if `keep`."""
+    def step(self, scope: Emitter, phase: Phase, slot: Expr, begun: Expr, group: Expr) -> None:
+        """The products of a stage; they begin the sums of a tile that has not `begun`."""
         t = self.tiling
         q, i, j = (Var(scope.name(x), dt.i32) for x in "qij")
         body = scope.child()
-        for array, (left, right) in zip(self.parts, self.factors, strict=True):
+        for array, left, right in phase.factors:
+            part = self.parts[array]
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
-            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,
-                                        from_right, right.major, keep | (q > 0), t.line * t.depth))
+            body.emit(MultiplyWarpgroup(t.element, t.wide, part, into, left.buffer.name, from_left, left.major, right.buffer.name,
+                                        from_right, right.major, begun | (q > 0), t.line * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))
-        scope.emit(counted(q, t.depth // k_of(t.element), rows))
+        deep = t.depth if phase.chunks > 1 else min(t.depth, self.kernel.extents[phase.axis])
+        scope.emit(counted(q, -(-deep // k_of(t.element)), rows))
 
 
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
@@ -382,5 +357,5 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     share = SHARE.get(t.groups)
     give, take = ((SetRegisters(share[0], False),), (SetRegisters(share[1], True),)) if share else ((), ())
     scope.emit(If(Thread() < GROUP, (*give, *copying.body), (*take, *multiplying.body)))
-    shared = *(x.buffer for x in m.operands.values()), *result.shared, m.barriers
+    shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, m.barriers
     return finish(kernel, scope, (m.grid, 1, 1), t.threads, shared, (*(x.map for x in m.operands.values()), *result.maps))

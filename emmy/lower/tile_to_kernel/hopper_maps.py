@@ -81,9 +81,10 @@ class View(NamedTuple):
         return TensorMap(name, tensor.name, element or tensor.element, shape, box, swizzle, self.start,
                          () if pitches == dense else pitches)
 
-    def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr) -> Stmt:
-        """The copy of the box of the map `name` at an element of `deep` and a position of `side`."""
-        return CopyTile(buffer, place, name, self.coordinates(scope, deep, side), barrier, slot)
+    def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr,
+             once: bool = False) -> Stmt:
+        """The copy of the box of the map `name` at an element of `deep` and a position of `side`, read `once` or by several blocks."""
+        return CopyTile(buffer, place, name, self.coordinates(scope, deep, side), barrier, slot, once)
 
     def coordinates(self, scope: Emitter, deep: Expr, side: Expr) -> tuple[Expr, ...]:
         """Where the box begins at an element of `deep` and a position of `side`, at the scope's point of the batch."""

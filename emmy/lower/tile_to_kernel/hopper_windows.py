@@ -91,8 +91,9 @@ class Window(NamedTuple):
         windows = Windows(tuple(t.lower for t in self.terms), self.counts, tuple(t.step for t in self.terms))
         return TensorMap(name, tensor.name, element or tensor.element, self.shape, (side, *(1 for _ in self.terms), deep), windows=windows)
 
-    def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr) -> Stmt:
-        """The copy of channels from `deep` on of windows from `side` on, of the scope's tap."""
+    def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr,
+             once: bool = False) -> Stmt:
+        """The copy of channels from `deep` on of windows from `side` on, of the scope's tap.  Windows overlap: none is read `once`."""
         at: list[Expr] = []
         for t, n in zip(self.terms[::-1], self.counts[::-1], strict=True):
             at.append(side % n * t.step + t.lower)

@@ -7,6 +7,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax
 from emmy.ir.loop_ir import Value
+from emmy.lower.tile_to_kernel.shared_keys import with_operands
 from emmy.lower.tile_to_kernel.staging import factors
 
 
@@ -21,7 +22,7 @@ def with_row(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[tile.Kernel,
     def rebuilt(root: Value) -> Value:
         for v in loop.walk((root,)):
             if v not in made:
-                made[v] = _with_operands(v, made)
+                made[v] = with_operands(v, made)
         return made[root]
 
     folds = []
@@ -37,11 +38,3 @@ def with_row(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[tile.Kernel,
         made.update((f.result(c), folds[-1].result(c)) for c in range(len(f.lifts)))
     out = kernel.replace(inner=(*kernel.inner, (row, 1)), folds=tuple(folds), results=tuple(map(rebuilt, kernel.results)))
     return out, schedule.replace(rows=(row,))
-
-
-def _with_operands(v: Value, made: dict[Value, Value]) -> Value:
-    match v:
-        case loop.Apply(op, args): return loop.Apply(op, tuple(made[x] for x in args))
-        case loop.Cast(element, x): return loop.Cast(element, made[x])
-        case loop.Round(element, x): return loop.Round(element, made[x])
-    return v

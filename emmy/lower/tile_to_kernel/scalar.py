@@ -161,10 +161,15 @@ class Emitter:
             if v in seen or v in self.values or isinstance(v, loop.Const | loop.IndexOf):
                 continue
             seen.add(v)
-            if self.free[v].isdisjoint(axes):
+            if self.free[v].isdisjoint(axes) and not self._bound(v, axes):
                 self.values[v] = self.let("v", self.value(v))
             else:
                 stack.extend(v.operands)
+
+    def _bound(self, v: Value, axes: tuple[int, ...]) -> bool:
+        """Whether computing `v` runs a fold that yields what depends on `axes` as well: a twist's denominator beside its sums."""
+        mixed = {f.name for f in self.kernel.folds if not f.span.isdisjoint(axes) and any(n.isdisjoint(axes) for n in f.needs)}
+        return bool(mixed) and any(isinstance(w, tile.FoldResult) and w.fold in mixed and w not in self.values for w in loop.walk((v,)))
 
     # -- folds, one thread --------------------------------------------------------------------------------------
     def serial_fold(self, fold: tile.Fold) -> tuple[Expr, ...]:

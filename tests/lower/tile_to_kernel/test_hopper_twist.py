@@ -211,7 +211,8 @@ def test_decoding(spelled: str) -> None:
         close(run(k, form, random(k)), p / p.sum(3, keepdims=True) @ values)
         assert not any(b.name.startswith("columns") for b in form.shared)       # no result is one of columns alone
     if element is dt.bf16:
-        assert not any(s.rows for s in schedules(k, "sm_90a", pins=spelled.replace("/p3", "/p132")))
+        alone = decoding(2, 6, 1, 40, 96)       # heads that share no keys: no axis has rows
+        assert not any(s.rows for s in schedules(alone, "sm_90a", pins=spelled.replace("/p3", "/p132")))
 
 
 def test_results_that_read_columns() -> None:
