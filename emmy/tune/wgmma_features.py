@@ -57,7 +57,7 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
     share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
     if t.apart:
-        share = APART * (1 - 1 / t.height - 1 / t.width) * t.rows * t.width / (t.rows * t.width + WAIT / t.groups)
+        share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
     dram = census.dram
     if schedule.row.stage.endswith("-once"):

@@ -67,3 +67,17 @@ def test_shapes_must_agree(array):
 
 def test_tolerances_follow_precision():
     assert 0 == tolerance(dt.i64) < tolerance(dt.f64) < tolerance(dt.f32) < tolerance(dt.f16) < tolerance(dt.bf16)
+
+
+def test_tf32_has_a_bound_of_its_own():
+    assert tolerance(dt.f32) < tolerance(dt.f32, "tf32") == 2.0**-10
+    assert tolerance(dt.f64, "tf32") == tolerance(dt.f64) and tolerance(dt.i32, "tf32") == 0
+
+
+def test_tf32_is_the_nearest_of_eleven_bits():
+    """As an H200's copy engine has it: ties to even.  Instructions take ties away from zero, and products drop what is unread."""
+    x = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-11, -(1 + 2.0**-11), 1 + 2.0**-11 - 2.0**-20, np.inf, np.nan], np.float32)
+    up = np.float32(1 + 2.0**-10)
+    np.testing.assert_array_equal(dt.rounded(x), np.array([1, 1 + 2.0**-9, -1, 1, np.inf, np.nan], np.float32))
+    np.testing.assert_array_equal(dt.rounded(x, even=False), np.array([up, 1 + 2.0**-9, -up, 1, np.inf, np.nan], np.float32))
+    np.testing.assert_array_equal(dt.truncated(x[:4]), np.array([1, up, -1, 1], np.float32))
