@@ -18,14 +18,18 @@ from emmy.errors import EmmyError
 CONSOLE = Console()
 
 
-def build(workload: Workload, folder: Path, target: str, math: str) -> tuple[str, float]:
-    """Build one bundle: what went wrong ("" if nothing), and the seconds it took."""
+def build(workload: Workload, folder: Path, target: str, math: str, runners: int) -> tuple[str, float]:
+    """Build one bundle, with `runners` further rows a kernel, or without them should one of them not compile: what went wrong ("" if
+    nothing), and the seconds it took."""
     from emmy.pipeline import build_bundle
 
     started, problem = time.monotonic(), ""
     try:
-        build_bundle(workload.snippet, folder / f"{workload.stem}.emmy", target=target, math="tf32" if workload.dtype == "tf32" else math)
+        precision = "tf32" if workload.dtype == "tf32" else math
+        build_bundle(workload.snippet, folder / f"{workload.stem}.emmy", target=target, math=precision, runners=runners)
     except EmmyError as error:
+        if runners:
+            return build(workload, folder, target, math, 0)
         problem = str(error)
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
@@ -39,6 +43,7 @@ def main(
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     target: Annotated[str, typer.Option(help="GPU architecture.")] = "sm_90a",
     math: Annotated[str, typer.Option(help="exact, fast or tf32.")] = "fast",
+    runners: Annotated[int, typer.Option(help="Further rows of each kernel, to be measured beside the model's pick.", min=0)] = 0,
 ) -> None:
     """Build a bundle for every workload; exit 1 if any failed, the others built all the same."""
     if suite not in SUITES:
@@ -49,7 +54,7 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     failed = 0
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        pending = {pool.submit(build, w, output, target, math): w for w in workloads}
+        pending = {pool.submit(build, w, output, target, math, runners): w for w in workloads}
         for done in track(as_completed(pending), "building", len(pending), console=CONSOLE):
             problem, seconds = done.result()
             failed += bool(problem)

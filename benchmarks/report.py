@@ -21,6 +21,7 @@ import typer
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "docs/families.md", "docs/performance.md")
 BLOCK = re.compile(r"^(<!-- results ([\w/-]+)(?:: (.*?))? -->\n).*?^(<!-- end -->)$", re.M | re.S)
+TUNED = {"tuned_us": "tuned"}
 ALTERNATIVES = {"eager_us": "eager", "compile_us": "torch.compile", "max_autotune_us": "max-autotune"}
 Row = dict[str, Any]
 
@@ -33,7 +34,7 @@ def rows(result: str, pattern: str, folder: Path) -> list[Row]:
 
 def table(of: list[Row]) -> str:
     """Rows in Markdown: microseconds, and the best alternative over Emmy; a line with the geometric mean of the latter follows."""
-    shown = {key: name for key, name in ALTERNATIVES.items() if any(key in r for r in of)}
+    shown = {key: name for key, name in (TUNED | ALTERNATIVES).items() if any(key in r for r in of)}
     head = ["program", "dtype", "floor", "Emmy", *shown.values(), "best other / Emmy"]
     lines = [f"| {' | '.join(head)} |", "|---|---|" + "--:|" * (len(head) - 2)]
     for r in of:

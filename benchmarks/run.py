@@ -50,7 +50,8 @@ def measure_all(paths: list[Path], worker: Worker, rates: Rates, compile_mode: s
 
 def table(rows: list[Row]) -> Table:
     """The rows for a terminal; times in microseconds."""
-    columns = ("case", "dtype", "floor_us", "emmy_us", "eager_us", "compile_us", "max_autotune_us", "ratio", "err", "registers", "row")
+    times = "floor_us", "emmy_us", "tuned_us", "eager_us", "compile_us", "max_autotune_us"
+    columns = ("case", "dtype", *times, "ratio", "err", "registers", "row")
     shown = Table(*columns)
     for row in rows:
         if "error" in row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -82,7 +83,7 @@ class Program:
     def knowing(self, evidence: Evidence) -> Program:
         """The same program, saturated once for both, chosen anew on evidence."""
         other = copy.copy(self)
-        for stage in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "executable"):
+        for stage in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu"):
             vars(other).pop(stage, None)
         other._evidence = evidence
         return other
@@ -125,9 +126,13 @@ class Program:
 
     def __call__(self, *tensors: Any) -> Any:
         """The results, one tensor or a tuple as the captured function returns them."""
+        return self._execute(self, tensors)
+
+    @cached_property
+    def _execute(self) -> Callable[..., Any]:
         from emmy.runtime.execute import execute
 
-        return execute(self, tensors)
+        return execute
 
 
 def compile(fn: Callable[..., Any], *example_inputs: Any, target: str = "sm_90a", math: str = "fast", rules: Sequence[str | Path] = (),
@@ -165,25 +170,31 @@ def compile_captured(captured: Captured) -> Callable[..., tuple[Any, ...]]:
     return run
 
 
-def build_bundle(source: str, path: Path, target: str = "sm_90a", math: str = "fast", pins: str = "") -> Program:
+def build_bundle(source: str, path: Path, target: str = "sm_90a", math: str = "fast", pins: str = "", runners: int = 0) -> Program:
     """Compile a snippet to machine code for `target` and write a bundle that runs without Emmy's compiler or nvcc."""
     program = compile_snippet(source, target, math, pins=pins)
-    write_bundle(program, path, [target], recipe=source)
+    write_bundle(program, path, [target], source, runners)
     return program
 
 
-def write_bundle(program: Program, path: Path, targets: Sequence[str], recipe: str | None = None) -> None:
-    """Write the bundle of a program: its machine code for `targets`, its tensors (or `recipe`, if large) and float64 references."""
+def write_bundle(program: Program, path: Path, targets: Sequence[str], recipe: str | None = None, runners: int = 0,
+                 distinct: bool = False) -> None:
+    """Write the bundle of a program: its machine code for `targets`, its tensors (or `recipe`, if large) and float64 references; and up to
+    `runners` further rows of each kernel (of different kinds, if `distinct`), to be run in its place."""
     from emmy.evaluate.reference import evaluate_torch
     from emmy.runtime import bundle
     from emmy.runtime.build import build
+    from emmy.tune.runners import runners_up
 
-    built = {target: build(program.plan.source, target) for target in targets}
+    functions, instead = runners_up(program, runners, distinct) if runners else ((), ())
+    source = kernel_to_cuda.emit_module((*program.kernels, *functions)) if functions else program.plan.source
+    built = {target: build(source, target) for target in targets}
     captured = program.captured
     small = sum(t.nbytes for t in captured.tensors.values()) <= bundle.ARRAY_LIMIT
     references: dict[str, Any] = {}
     if small or recipe is None:
         references = dict(zip(program.plan.outputs, evaluate_torch(captured.program, captured.tensors, float64=True), strict=True))
-    bundle.save(path, program.plan, {t: b.cubin for t, b in built.items()}, reports={t: b.functions for t, b in built.items()},
+    plan = dataclasses.replace(program.plan, source=source)
+    bundle.save(path, plan, {t: b.cubin for t, b in built.items()}, reports={t: b.functions for t, b in built.items()},
                 weights={**captured.weights, **captured.constants}, inputs=captured.inputs, references=references, recipe=recipe,
-                meta={"case": recipe or program.plan.name})
+                meta={"case": recipe or program.plan.name}, runners=instead)

@@ -15,6 +15,7 @@ from extract.hardware import Hardware
 
 STEP_US = 0.6               # one dependent round of global loads
 JOIN_US = 0.2               # one meeting of the warps of a block
+WARP_US = 0.002             # one warp more to begin, of the only block of a multiprocessor
 L1_BYTES = 160 << 10        # of a multiprocessor, for data that its blocks read again
 L1_BYTES_A_CYCLE = 128
 SLOTS_A_CYCLE = 128         # fp32 instructions that a multiprocessor issues
@@ -119,4 +120,5 @@ def seconds(f: Features, gpu: Hardware) -> float:
     work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * room))
     longest, *others = sorted((memory, work, chain), reverse=True)
-    return (gpu.launch_us + f.start_us) * 1e-6 + longest + (0.1 if f.bulk_bytes else 0.2) * sum(others)
+    begin = WARP_US * f.threads / 32 if share < 1 else 0.0
+    return (gpu.launch_us + f.start_us + begin) * 1e-6 + longest + (0.1 if f.bulk_bytes else 0.2) * sum(others)

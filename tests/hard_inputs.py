@@ -77,11 +77,24 @@ CASES: dict[str, Case] = {
             x.amax(),
             torch.fmax(x, y),
             functional.hardtanh(x),
+            x.clamp_min(0.25),
         ),
         (N, M),
     ),
     "floats_that_do_not_fold": Case(
-        "pytorch/pytorch#186281, #187580", lambda x: (x * 0, x - x, x / x, 0 * x + 2, torch.where(x * 0 == 0, x, 3), (x + 1e8) - 1e8), (X,)
+        "pytorch/pytorch#186281, #187580",
+        lambda x: (
+            x * 0,
+            x - x,
+            x / x,
+            0 * x + 2,
+            torch.where(x * 0 == 0, x, 3),
+            (x + 1e8) - 1e8,
+            1 / (x * 0),
+            x.sqrt() ** 2,
+            x.clamp(-9, 9).exp().log(),
+        ),
+        (X,),
     ),
     "addmm_scales": Case(
         "pytorch/pytorch#196596, #167313",
@@ -93,7 +106,19 @@ CASES: dict[str, Case] = {
     ),
     "nothing": Case(
         "pytorch/pytorch#95370, #104937",
-        lambda e, f, w: (e.sum(1), f.sum(1), f.prod(1), f.sum(), e.softmax(-1), e.t() + 1, e @ w, f @ e, f.any(1)),
+        lambda e, f, w: (
+            e.sum(1),
+            f.sum(1),
+            f.sum(0),
+            f.prod(1),
+            f.sum(),
+            e.softmax(-1),
+            e.t() + 1,
+            e @ w,
+            f @ e,
+            f.any(1),
+            functional.layer_norm(e, (4,)),
+        ),
         (torch.ones(0, 4), torch.ones(4, 0), torch.ones(4, 3)),
     ),
     "scalars": Case(
@@ -103,24 +128,34 @@ CASES: dict[str, Case] = {
     ),
     "scans": Case(
         "pytorch/pytorch#132107, #189518",
-        lambda x, b: (x.cumsum(0), b.cumsum(0), b.cumsum(0, dtype=torch.float32)),
-        (torch.full((70,), INF), torch.arange(70) % 3 == 0),
+        lambda x, b: (x.cumsum(0), b.cumsum(0), b.cumsum(0, dtype=torch.float32), b.cumsum(0, dtype=torch.float16)),
+        (torch.full((270,), INF), torch.arange(270) % 4 == 0),
     ),
     "in_place": Case("pytorch/pytorch#198033, #198270", update_in_place, (ramp(64, 16),), writes=True),
+    "in_place_and_large": Case("pytorch/pytorch#198033, #198270", update_in_place, (ramp(768, 320),), tolerance=1e-5, writes=True),
     "repeated_indices": Case(
         "pytorch/pytorch#174074, #138908", add_repeatedly, (torch.zeros(5), torch.tensor([1, 1, 3])), uncovered="aten.index_put"
     ),
     "integer_division": Case(
-        "pytorch/pytorch#186164, #158212", lambda a, b: (a // b, a % b, torch.div(a, b, rounding_mode="trunc"), torch.fmod(a, b)), (A, B)
+        "pytorch/pytorch#186164, #158212, #178013",
+        lambda a, b, c: (a // b, a % b, torch.div(a, b, rounding_mode="trunc"), torch.fmod(a, b), a // c, a % c, torch.fmod(a, c)),
+        (A, B, torch.tensor(-4)),
     ),
     "casts_round": Case(
         "pytorch/pytorch#176565, #181568",
-        lambda x, w: (x.bfloat16().float() - x, (x @ w).bfloat16().float() + x[0], x.half().float()),
+        lambda x, w: (x.bfloat16().float() - x, (x @ w).bfloat16().float() + x[0], x.half().float(), x.half().sum(0).float()),
         (ramp(8, 8, scale=0.3), ramp(8, 8)),
     ),
     "variance_far_from_zero": Case(
         "pytorch/pytorch#55044, #115181",
-        lambda x, h: (x.var(-1), x.std(0), functional.layer_norm(x, (512,)), h.var(), x[:, :1].var(-1, correction=0)),
+        lambda x, h: (
+            x.var(-1),
+            x.var(-1, correction=0, keepdim=True),
+            x.std(0),
+            functional.layer_norm(x, (512,)),
+            h.var(),
+            x[:, :1].var(-1, correction=0),
+        ),
         (ramp(4, 512) + 1e4, (ramp(20_000) * 200).half()),
         tolerance=2e-3,
     ),
@@ -132,17 +167,47 @@ CASES: dict[str, Case] = {
             functional.silu(x),
             functional.mish(x),
             functional.softplus(x * 10),
+            torch.sigmoid(x * 15),
         ),
         (torch.tensor([-11.0, -3.0, -0.5, 0.0, 0.7, 2.7, 12.0]),),
         tolerance=1e-5,
     ),
+    "activations_of_infinity": Case(
+        "tenstorrent/tt-metal#56517; karpathy/llm.c#721",
+        lambda x: (
+            functional.gelu(x, approximate="tanh"),
+            functional.silu(x),
+            functional.mish(x),
+            functional.softplus(x),
+            torch.sigmoid(x),
+            torch.tanh(x),
+        ),
+        (torch.tensor([-INF, INF, NAN]),),
+    ),
     "pools_at_the_edge": Case(
         "pytorch/pytorch#100987, #94775",
-        lambda x: (functional.max_pool2d(x, 1, 2, ceil_mode=True), functional.max_pool2d(x, 3, 2, 1, 1, True)),
-        (ramp(1, 2, 6, 7),),
+        lambda x, one: (
+            functional.max_pool2d(x, 1, 2, ceil_mode=True),
+            functional.max_pool2d(x, 3, 2, 1, 1, True),
+            functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+            functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+            functional.avg_pool1d(one, 4, 3, 2),
+        ),
+        (ramp(1, 2, 6, 7), torch.tensor([[-0.75]])),
+        tolerance=1e-6,
     ),
     "batch_norm_in_training": Case(
-        "pytorch/pytorch#95024", train_batch_norm, (ramp(3, 2, 4, 4) + 2, torch.zeros(2), torch.ones(2)), uncovered="aten.batch_norm"
+        "pytorch/pytorch#95024",
+        train_batch_norm,
+        (ramp(3, 2, 4, 4) + 2, torch.zeros(2), torch.ones(2)),
+        tolerance=1e-5,
+        writes=True,
+    ),
+    "one_of_several_lengths": Case(
+        "pytorch/pytorch#113393, #123810",
+        lambda a, b, c: tuple(functional.scaled_dot_product_attention(x, x, x, is_causal=True) for x in (a, b, c)),
+        (ramp(2, 1, 8), ramp(2, 5, 8), ramp(2, 17, 8)),
+        tolerance=1e-5,
     ),
     "promotion": Case(
         "pytorch/pytorch#93784, #159492",

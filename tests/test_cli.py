@@ -246,7 +246,7 @@ def test_a_bundle_runs_on_a_gpu_as_it_is(bundle: Path) -> None:
 
 def test_a_corrupt_bundle(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "cut.emmy").write_bytes(bundle.read_bytes()[:-100])
-    assert_bad(Said("run", tmp_path / "cut.emmy"), "cut.emmy is not a whole bundle", "Build it again")
+    assert_bad(Said("run", tmp_path / "cut.emmy"), "cut.emmy is not a whole bundle", "make it again")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="building machine code needs nvcc")

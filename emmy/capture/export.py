@@ -150,7 +150,7 @@ def _remedy(problem: BaseException) -> str:
 
 def _functional(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with functional operators only, and its uncovered ones decomposed where that leaves covered ones only."""
-    if any(n.op == "get_attr" or _writes(n.target) for n in exported.graph.nodes):
+    if any(n.op == "get_attr" or _writes(n.target) or _trains(n) for n in exported.graph.nodes):
         exported = exported.run_decompositions({})
     split, seen = exported, set[torch._ops.OpOverload]()
     while left := _uncovered(split):
@@ -173,6 +173,11 @@ def _uncovered(exported: torch.export.ExportedProgram) -> set[torch._ops.OpOverl
 def _writes(target: Any) -> bool:
     return isinstance(target, torch._ops.HigherOrderOperator) or (
         isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and str(target) != "aten.detach_.default")
+
+
+def _trains(node: torch.fx.Node) -> bool:
+    """Whether it is a batch norm that updates its statistics, though its schema does not say so."""
+    return str(node.target) == "aten.batch_norm.default" and bool(node.args[3] is not None and node.args[5])
 
 
 def _decompositions(ops: set[torch._ops.OpOverload]) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:

@@ -13,6 +13,7 @@ from emmy.egraph.rulefile import CLASSES, PHASES
 from emmy.egraph.saturate import saturate
 from emmy.egraph.schedule import facts
 from emmy.ir import dtype as dt
+from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir import tensor_ir as tir
 from emmy.ir import tile_ir as tile
@@ -52,8 +53,9 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 
 def kernels() -> Iterator[tile.Kernel]:
-    """A kernel of each kind: elementwise, of odd lines too, transposing, row and column sums, a scan, softmax of rows and columns, products
-    a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, and of one row."""
+    """A kernel of each kind: elementwise, of odd lines too, transposing, row and column sums, a scan, softmax of rows, long ones too, and
+    of columns, windows, products, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all
+    keys, causal, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -65,9 +67,11 @@ def kernels() -> Iterator[tile.Kernel]:
     x, y = matrix("x"), matrix("y")
     centred = apply("sub", x, along(tir.Reduce("add", (1,), x), (n, n), (0,)))
     flipped = view(y, (n, n), (Pos(1), Pos(0)))
+    windows = view(x, (n, 30, 3), (Pos(0), ix.add(ix.mul(Pos(1), 2), Pos(2))))
     results = [apply("exp", x), apply("exp", matrix("o", columns=37)), softmax(x, 1), softmax(x, 0), apply("add", x, flipped),
                tir.Reduce("add", (1,), x), tir.Reduce("max", (0,), x), tir.Scan("add", 1, x),
-               apply("div", x, along(tir.Reduce("add", (1,), x), (n, n), (0,))), tir.Reduce("add", (1,), apply("mul", centred, centred))]
+               apply("div", x, along(tir.Reduce("add", (1,), x), (n, n), (0,))), tir.Reduce("add", (1,), apply("mul", centred, centred)),
+               softmax(matrix("l", columns=1024), 1), tir.Reduce("max", (2,), windows)]
     for element in (dt.f32, dt.bf16):
         a, b, c = (matrix(name, element) for name in "abc")
         keys = wide(view(b, (n, n), (Pos(1), Pos(0))))

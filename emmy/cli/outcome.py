@@ -1,8 +1,4 @@
-"""Runs of a program on each device, and what they found.
-
-A result is right if it is within its type's tolerance of eager computed in float64, or as near as eager itself: no NaN or
-infinity where eager has none, and at most twice eager's error.
-"""
+"""Runs of a program on each device, and what they found."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.errors import EmmyError
-from emmy.evaluate.error import Error, compare, tolerance
+from emmy.evaluate.error import Judged, judge
 from emmy.instructions.resources import thread_statements
 from emmy.runtime.arrays import to_torch
 from emmy.runtime.plan import Launch, Plan, Role
@@ -29,15 +25,6 @@ if TYPE_CHECKING:
     from emmy.runtime.profile import Counters
 
 SIMULATED = 100_000_000     # thread-statements that the simulator runs unasked: a minute or two
-
-
-class Result(NamedTuple):
-    """An output judged: its error against float64, eager's own where eager ran too, and the tolerance of its type."""
-
-    error: Error
-    eager: Error | None
-    tolerance: float
-    right: bool
 
 
 class KernelRun(NamedTuple):
@@ -62,7 +49,7 @@ class Outcome:
     times of others beside it; `counters`: what the profiler counted of each launch, or why it did not."""
 
     device: str
-    results: dict[str, Result]
+    results: dict[str, Judged]
     kernels: tuple[KernelRun, ...]
     device_us: float | None = None
     call_us: float | None = None
@@ -90,18 +77,10 @@ class Outcome:
                 **({"uncounted": self.uncounted} if self.uncounted else {})}
 
 
-def judge(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any], eager: Mapping[str, Any] | None) -> dict[str, Result]:
+def judged(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any], eager: Mapping[str, Any] | None) -> dict[str, Judged]:
     """Each output against its reference in float64, all torch tensors on one device."""
-    results: dict[str, Result] = {}
-    for name in dict.fromkeys(plan.outputs):
-        found, allowed = compare(outputs[name], references[name]), tolerance(plan.buffer(name).element, plan.math)
-        right, beside = found.within(allowed), None
-        if eager is not None:
-            beside = compare(eager[name], references[name])
-            like_eager = compare(outputs[name], eager[name]).mismatched_nonfinite == 0
-            right = right or (like_eager and found.relative <= 2 * beside.relative)
-        results[name] = Result(found, beside, allowed, right)
-    return results
+    return {name: judge(outputs[name], references[name], eager and eager[name], plan.buffer(name).element, plan.math)
+            for name in dict.fromkeys(plan.outputs)}
 
 
 def references(program: Program, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -128,7 +107,7 @@ def on_cpu(program: Program, simulate: bool, force: bool, out: Console) -> Outco
     else:
         found = execute.on_numpy(program, arrays)
     outputs = {name: to_torch(x, plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name, x in found.items()}
-    results = judge(plan, outputs, *wanted)
+    results = judged(plan, outputs, *wanted)
     return Outcome("simulate" if simulate else "numpy", results, tuple(map(KernelRun, plan.launches)))
 
 
@@ -222,7 +201,7 @@ def launched(plan: Plan, cubin: bytes, reports: Mapping[str, Mapping[str, int]],
     run = Executable(plan, cubin, {b.name: tensors[b.name] for b in plan.of("weight", "constant")})
     arguments = tuple(inputs[name] for name in plan.inputs)
     outputs = dict(zip(plan.outputs, run(*arguments, out=run.poisoned()), strict=True))
-    results = judge(plan, outputs, *wanted)
+    results = judged(plan, outputs, *wanted)
     times: dict[int, float] = {}
     whole = call = bench = None
     if all(r.right for r in results.values()) and plan.launches:
@@ -244,12 +223,15 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
     from emmy.runtime.timing import device_us
 
     held, times = dict(tensors), {}
+    scratch = plan.of("scratch")
     for k, x in enumerate(plan.launches):
-        written = tuple(name for name in x.arguments if name not in held)
+        written = tuple(name for name in x.arguments if name not in held and plan.buffer(name) not in scratch)
         reads = tuple(dict.fromkeys(name for name in x.arguments if name in held))
         roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
-        buffers = tuple(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items())
-        run = Executable(dataclasses.replace(plan, buffers=buffers, launches=(x,), inputs=reads, outputs=written), cubin, {})
+        buffers = *(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items()), *scratch
+        launches = (dataclasses.replace(x, early=False),)
+        by_itself = dataclasses.replace(plan, buffers=buffers, launches=launches, inputs=reads, outputs=written)
+        run = Executable(by_itself, cubin, {})
         arguments = tuple(held[name] for name in reads)
         held |= zip(written, run(*arguments), strict=True)
         times[k] = device_us(functools.partial(run, *arguments))

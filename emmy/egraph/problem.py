@@ -22,6 +22,7 @@ from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
 HELD_BYTES = 128 << 10       # of a row, that a block holds from one pass to the next
+SCAN_TILE = 4096             # elements that a block scans and hands on the product of
 RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
 
 
@@ -149,10 +150,12 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
         inner = size(region.deps[t.kids[0]] | {t.axis}) * slot
         carrier = f"{t.axis} {t.kids[0]}"
         if t.kind == "Scan":
-            # one after the other along its axis, a block for each setting of the other axes, and for each piece where it runs along pieces
+            # one after the other along its axis, a block for each setting of the other axes, and for each piece where it runs along pieces,
+            # or for each tile, where tiles hand each other a word
             free, upto = region.deps[t.kids[0]] - {t.axis}, loop.axes_of(t.at[0])
             blocks = size(free - upto) * (max(1.0, size(upto) / region.extents[t.axis]) if free & upto else 1.0)
-            return ((f"class {c}", blocks * region.extents[t.axis] * slot * max(1.0, gpu.sms / max(blocks, 1.0)), "work"),)
+            tiles = max(1.0, region.extents[t.axis] / SCAN_TILE) if words(outlined, t.kids[0]) == 1 else 1.0
+            return ((f"class {c}", blocks * region.extents[t.axis] * slot * max(1.0, gpu.sms / max(blocks * tiles, 1.0)), "work"),)
         match t.kind:
             # a twist's pivot and weights are paid once for all its channels, a little under what the separate passes cost
             case "Pivot": return ((f"{t.label} pivot {carrier}", TWISTS[t.label].pivot * inner, "work"),)
@@ -182,6 +185,20 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
     beside = {n: tuple(outlined.kept[other].home for other in others) for n, others in outlined.beside.items()}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
                    slot_seconds(gpu), shapes, beside)
+
+
+def words(outlined: Outlined, c: int) -> int:
+    """The 4-byte words of a value of a class."""
+    seen, stack = {c}, [c]
+    while stack:
+        for t in outlined.terms[stack.pop()]:
+            match t.kind:
+                case "Input" | "Tensor": return -(-outlined.tensors[t.label].element.compute.bytes // 4)
+                case "Const" | "Number" | "Cast" | "Round": return -(-dt.named(t.label).compute.bytes // 4)
+                case "IndexValue": return 2
+            stack += {k for k in t.kids[-1:] if k not in seen}
+            seen |= set(t.kids)
+    return 1
 
 
 def waiting(region: Region) -> dict[int, frozenset[int]]:

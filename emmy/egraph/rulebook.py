@@ -22,7 +22,7 @@ MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real"), "tf32": ("exac
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
              "moments", "twist", "cut", "split", "states", "scan", "first"),
-    "tile": ("syntax", "fold", "place", "rows", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "conv", "join",
+    "tile": ("syntax", "fold", "place", "rows", "window", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "conv", "join",
              "wgmma_twist", "once", "live", "group"),
 }
 

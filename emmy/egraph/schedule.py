@@ -17,7 +17,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel.address import stride, vectorises
+from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.held import at_position, kept, levels
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.shared_keys import packed
@@ -28,10 +28,11 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "FitsRegisters": "more registers than the register file holds",
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
-FORMS = {"MapForm": "map", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross", "ScanForm": "scan",
-         "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
-ROWS = ("MapRow", "TransposeRow", "FoldRow", "StagedRow", "StripRow", "ScanRow", "CrossRow", "TiledRow", "TiledRingRow", "MmaRow",
-        "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "Once")
+FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross",
+         "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
+WINDOW = 1024       # points of folded axes beyond which no step of a load is worth stating
+ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
+        "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "Once")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -136,16 +137,18 @@ def facts(kernel: tile.Kernel) -> list[str]:
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})",
-            f"(Elements {prod(n for _, n in kernel.axes)})", f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
+            f"(Elements {prod(n for _, n in kernel.axes)})", f"(RowCount {prod(kernel.extents[a] for a in span)})",
+            f"(OutputBytes {max(o.element.bytes for o in kernel.outputs)})",
             f"(set (OutputCount) {len(kernel.outputs)})",
             f"(set (Folds) {names(f.name for f in kernel.folds)})", f"(set (TopFolds) {names(top)})",
             f"(set (FoldCount) {len(kernel.folds)})",
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
+            f"(set (Reductions) {sum(f.kind == 'reduce' for f in kernel.folds)})",
             f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
     rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
-    out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *strip_facts(kernel, columns), *scan_facts(kernel),
-            *bulk_facts(kernel, free), *twist_facts(packed(kernel))]
+    out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *kept_row_facts(kernel, columns), *strip_facts(kernel, columns),
+            *scan_facts(kernel), *window_facts(kernel, free), *bulk_facts(kernel, free), *twist_facts(packed(kernel))]
     out += [f'(set (Span "{f.name}") {axes(f.span)})' for f in kernel.folds]
     kernel = packed(kernel)     # what twists see; the axes of every other kernel are its own
     free = tile.free_axes(kernel.roots)
@@ -211,6 +214,15 @@ def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ..
     return [f"(RowsInMemory {count} {max(lengths)} {sum(held) + added} {16 // narrowest})"] if held else []
 
 
+def kept_row_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:
+    """What one row would keep in shared memory of what its threads read for several stages."""
+    found = strip_loads(kernel, None, columns) if columns in ((), kernel.outer[-1:]) and all(f.kind != "scan" for f in kernel.folds) else []
+    if not found:
+        return []
+    positions, size = {at_position(v, a) for v, a in found}, found[0][0].element.bytes
+    return [f"(RowInMemory {kernel.extents[found[0][1]]} {len(positions) * size} {16 // size})"]
+
+
 def scan_facts(kernel: tile.Kernel) -> list[str]:
     """The output axis whose pieces a scan runs along, where every other fold depends on the piece alone."""
     out = []
@@ -218,6 +230,17 @@ def scan_facts(kernel: tile.Kernel) -> list[str]:
         with contextlib.suppress(IRError):
             out.append(f"(ScansTo {c} {scanned(kernel, (c,))[1]})")
     return out
+
+
+def window_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
+    """How many points the folds have, and where they are few how far apart the loads of a fold lie along the axes that a window has."""
+    folded = {a: kernel.extents[a] for a in dict.fromkeys(f.axis for f in kernel.folds)}
+    out = [f"(set (FoldedElements) {prod(folded.values())})"]
+    if not kernel.outer or prod(folded.values()) > WINDOW:
+        return out
+    along = kernel.outer[-1], *folded
+    return out + [f'(Steps "l{k}" {a} {usual_step(kernel, v, a)})' for k, v in enumerate(v for v in free if isinstance(v, loop.Load))
+                  for a in along if a in free[v] and not v.operands]
 
 
 def strip_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:
@@ -303,12 +326,16 @@ class _Reader:
             return row
         if name == "MapRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
+        if name == "WindowRow":
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "window")
         if name == "FoldRow":
             how, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
             work = f"w{threads // 32}" if how.startswith("warp") else f"t{threads}"
             return tile.Row(work, _width(width), how, "reg" if runs else "")
-        if name == "ScanRow":
-            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan")
+        if name == "KeptRow":
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "coop", "smem")
+        if name in ("ScanRow", "LookBackRow"):
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan", "lookback" if name == "LookBackRow" else "")
         if name == "StagedRow":
             rows, lanes, width = map(number, args)
             return tile.Row(f"t{rows}x{lanes}", _width(width), "coop", "smem")

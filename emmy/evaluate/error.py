@@ -3,6 +3,9 @@
 relative = ||out - ref|| / ||ref|| in the Frobenius norm, with 0/0 = 0, over the elements where both are finite.  A NaN, or an
 infinity of one sign, must stand exactly where the reference has it; the reference counts as infinite where it rounds to
 infinity in the type of `out`.  NumPy arrays (ml_dtypes included) and torch tensors on any device are taken alike.
+
+A result is right (`judge`) if it is within its type's tolerance of eager computed in float64, or as near as eager itself: no NaN or
+infinity where eager has none, and at most twice eager's error.
 """
 
 from __future__ import annotations
@@ -29,6 +32,26 @@ class Error(NamedTuple):
     def within(self, tolerance: float) -> bool:
         """Whether the result is right to `tolerance`, its NaN and infinities included."""
         return self.mismatched_nonfinite == 0 and self.relative <= tolerance
+
+
+class Judged(NamedTuple):
+    """A result's `error` against float64, `eager`'s own where eager ran too, and the `tolerance` of its type."""
+
+    error: Error
+    eager: Error | None
+    tolerance: float
+    right: bool
+
+
+def judge(out: Any, ref: Any, eager: Any | None, dtype: DType, math: str = "fast") -> Judged:
+    """A result of type `dtype` against its reference in float64, and against eager's if it is given; all of one shape, on one device;
+    `math` as for `tolerance`."""
+    found, allowed = compare(out, ref), tolerance(dtype, math)
+    if eager is None:
+        return Judged(found, None, allowed, found.within(allowed))
+    beside = compare(eager, ref)
+    as_eager = found.relative <= 2 * beside.relative and compare(out, eager).mismatched_nonfinite == 0
+    return Judged(found, beside, allowed, found.within(allowed) or as_eager)
 
 
 def tolerance(dtype: DType, math: str = "fast") -> float:

@@ -174,13 +174,17 @@ class RegisterArray:
 
 
 class Memory:
-    """A buffer.  `written` says that its contents were there before the launch: such a buffer is read-only and not watched.  `late`:
-    kernels launched before may still be at it."""
+    """A buffer.  `written` says that its contents were there before the launch: such a buffer is read-only, or scratch, and not watched.
+    `late`: kernels launched before may still be at it."""
 
     def __init__(self, name: str, data: Array, *, written: bool, late: bool = False) -> None:
         self.name, self.data, self.watched, self.late = name, data, not written, late
         if self.watched:
             self.writer, self.reader, self.several, self.first_reader = (np.full(len(data), -1, np.int64) for _ in range(4))
+
+    def locate(self, w: Warp, index: Value, lanes: Mask) -> Array:
+        """Which element each lane names; Fault where an active one's is none."""
+        return self._locate(w, index, lanes, None)
 
     def _locate(self, w: Warp, index: Value, lanes: Mask, width: int | None) -> Array:
         at = w.spread(index).astype(np.int64)

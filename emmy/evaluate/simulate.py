@@ -1,12 +1,14 @@
 """Runs a kernel on the CPU thread by thread, and fails where a GPU would be wrong or hang.
 
-Blocks run one after another, the warps of a block until each has to wait.  Each value has the precision of its dtype.
+Blocks run one after another, the warps of a block until each has to wait.  Blocks that hand each other something run a few at a time, in
+an order that is drawn: a GPU promises no order, nor that a block begins before another ends.  Each value has the precision of its dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import product
+from random import Random
 
 import numpy as np
 
@@ -42,42 +44,93 @@ class SimulationError(Exception):
         self.kind = kind
 
 
-def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool = True, limit: int = 10_000_000) -> None:
-    """Runs `kernel` on flat arrays in their stored dtypes; those with access "write" are overwritten in place.
+RESIDENT = 4            # blocks under way at once, where they hand each other something
+EPOCHS = 1 << 20        # of a block, at most, where it is not alone
+
+
+def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool = True, limit: int = 10_000_000, seed: int = 0) -> None:
+    """Runs `kernel` on flat arrays in their stored dtypes; those with access "write" are overwritten in place, and scratch is not given.
 
     What a written buffer held before counts as uninitialised.  `poison`: every element of it must have been written at the
-    end.  `limit`: loop iterations that a warp may take.  Raises IRError for a malformed kernel and SimulationError.
+    end.  `limit`: loop iterations that a warp may take.  `seed`: of the order of blocks that hand each other something.  Raises IRError for
+    a malformed kernel and SimulationError.
     """
     verify(kernel)
-    names = {p.name for p in kernel.parameters}
+    parameters = {p.name: Memory(p.name, np.zeros(p.length, p.element.numpy), written=True) for p in kernel.parameters
+                  if p.access == "scratch"}
+    passed = [p for p in kernel.parameters if p.name not in parameters]
+    names = {p.name for p in passed}
     if names != set(buffers):
         raise SimulationError("argument", f"kernel {kernel.name} takes {', '.join(sorted(names))}, not {', '.join(sorted(buffers))}")
-    for p in kernel.parameters:
+    for p in passed:
         given = buffers[p.name]
         if given.dtype != p.element.numpy or given.shape != (p.length,):
             raise SimulationError("argument", f"buffer {p.name} of kernel {kernel.name} is "
                 f"{p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
-    parameters = {p.name: Memory(p.name, buffers[p.name], written=p.access == "read", late=p.late) for p in kernel.parameters}
+    parameters |= {p.name: Memory(p.name, buffers[p.name], written=p.access == "read", late=p.late) for p in passed}
     machine = Machine(kernel, lambda w, fault, s: _explain(kernel, w, fault, s))
     asynchronous = any(s.asynchronous for s in walk(kernel.body))
     epoch = 0
+
+    def begin(place: tuple[int, ...], first: int) -> Running:
+        """The block at (z, y, x), from epoch `first`."""
+        engine = Engine(kernel) if asynchronous else None
+        shared = engine.shared if engine else {
+            b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
+        memory, slots = {**parameters, **shared}, len(machine.slots)
+        warps = [Warp(t, kernel.block, place[::-1], slots, memory, limit, engine) for t in range(0, kernel.block, 32)]
+        return _run_block(kernel, warps, machine.main, first, engine)
+
+    places = product(*(range(n) for n in reversed(kernel.grid)))
     with np.errstate(all="ignore"):
-        for z, y, x in product(*(range(n) for n in reversed(kernel.grid))):
-            engine = Engine(kernel) if asynchronous else None
-            shared = engine.shared if engine else {
-                b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
-            memory, slots = {**parameters, **shared}, len(machine.slots)
-            warps = [Warp(t, kernel.block, (x, y, z), slots, memory, limit, engine) for t in range(0, kernel.block, 32)]
-            epoch = _run_block(kernel, warps, machine.main, epoch, engine)
-    for p in kernel.parameters:
+        if any(s.across for s in walk(kernel.body)):
+            _run_together(places, begin, Random(seed))
+        else:
+            for place in places:
+                epoch = _run_alone(begin(place, epoch))
+    for p in passed:
         if poison and p.access == "write" and (missing := np.flatnonzero(parameters[p.name].writer < 0)).size:
             raise SimulationError("unwritten", f"kernel {kernel.name} leaves {missing.size} of {p.length} elements of {p.name} unset, "
                 f"the first {missing[0]}")
 
 
-def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterator[object]], first: int, engine: Engine | None) -> int:
+# a block under way: yields None between two barriers, and what it fails with if nobody else goes on where it cannot; the epoch after it
+Running = Generator[SimulationError | None, None, int]
+
+
+def _run_alone(block: Running) -> int:
+    """Runs a block to its end; the epoch that follows its last."""
+    while True:
+        try:
+            stuck = next(block)
+        except StopIteration as end:
+            return int(end.value)
+        if stuck is not None:
+            raise stuck
+
+
+def _run_together(places: Iterable[tuple[int, ...]], begin: Callable[[tuple[int, ...], int], Running], random: Random) -> None:
+    """Runs blocks a few at a time, in a drawn order, one or another from barrier to barrier; SimulationError where all wait."""
+    waiting, running, stuck = list(places), list[Running](), set[Running]()
+    random.shuffle(waiting)
+    while waiting or running:
+        while waiting and len(running) < RESIDENT:
+            running.append(begin(waiting[-1], len(waiting) * EPOCHS))
+            waiting.pop()
+        block = random.choice(running)
+        try:
+            failure = next(block)
+        except StopIteration:
+            running.remove(block)
+            failure = None
+        stuck = stuck | {block} if failure else set()
+        if failure and len(stuck) == len(running):
+            raise failure
+
+
+def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterator[object]], first: int, engine: Engine | None) -> Running:
     """Runs the warps of a block from epoch `first`; the epoch that follows its last."""
-    epoch = first
+    epoch, went_on = first, False
     running = {w: main(w) for w in warps}
     waits: dict[Warp, object] = dict.fromkeys(warps)
     for w in warps:
@@ -105,11 +158,16 @@ def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterato
             for w in running:
                 w.enter(epoch, first)
                 waits[w] = None
+            yield None
+            went_on = True
         elif running and not moved:
             if engine and engine.flights:
                 _land(kernel, engine)
             else:
-                raise _deadlock(kernel, warps, running, waits)
+                yield None if went_on else _deadlock(kernel, warps, running, waits)
+                went_on = False
+                continue
+        went_on |= moved
     if engine and engine.flights:
         raise SimulationError("unfinished", f"kernel {kernel.name}, block {_block(warps[0])} ends while copies are on their way to it")
     return max(w.clock for w in warps) + 1

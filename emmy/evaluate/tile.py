@@ -34,7 +34,7 @@ def evaluate_kernel(kernel: tile.Kernel, tensors: Mapping[str, Array]) -> tuple[
     read = bound(((t.name, t.shape, t.element) for t in kernel.tensors), tensors)
     space = Space({Ax(a): n for a, n in (*kernel.axes, *kernel.inner)})
     values = zip(unfold(kernel), kernel.outputs, strict=True)
-    return tuple(stored(evaluate(value, space, read), output.shape, output.element) for value, output in values)
+    return tuple(stored(evaluate(value, space, read), kernel.shape, output.element).reshape(output.shape) for value, output in values)
 
 
 def unfold(kernel: tile.Kernel) -> tuple[Value, ...]:

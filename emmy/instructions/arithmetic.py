@@ -144,6 +144,22 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
     : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}""" for x in (dt.f16, dt.bf16, dt.tf32, dt.e4m3, dt.e5m2)},
 }
+FUNCTIONS |= {
+    "emmy_take_ticket": f"""{_DEVICE} int emmy_take_ticket(long long* word) {{
+  return static_cast<int>(atomicAdd(reinterpret_cast<unsigned long long*>(word), 1ull));
+}}""",
+    "emmy_publish": f"""// a flag and a value, in one access
+{_DEVICE} void emmy_publish(long long* word, int flag, int value) {{
+  const long long both = static_cast<long long>(flag) << 32 | static_cast<unsigned int>(value);
+  asm volatile("st.relaxed.gpu.global.s64 [%0], %1;" :: "l"(word), "l"(both) : "memory");
+}}""",
+    "emmy_await": f"""// the word, once its flag is set
+{_DEVICE} long long emmy_await(const long long* word) {{
+  long long both;
+  do asm volatile("ld.relaxed.gpu.global.s64 %0, [%1];" : "=l"(both) : "l"(word) : "memory"); while (!(both >> 32));
+  return both;
+}}""",
+}
 FUNCTIONS |= ptx.FUNCTIONS
 
 

@@ -96,6 +96,33 @@ class For(Stmt):
         return words(self.var.element)
 
 
+class While(Stmt):
+    """`body` again and again as long as `condition` holds, for the threads where it does."""
+
+    condition: Expr
+    body: tuple[Stmt, ...]
+    syntax = "while {condition} {body}"
+
+    def check(self, scope: Scope) -> None:
+        scope.expr(self.condition, dt.bool_)
+        scope.body(self.body)
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [f"while ({spell(self.condition)}) {{", *indented(self.body, types), "}"]
+
+    def meaning(self, machine: Machine) -> Step:
+        condition, body = machine.value(self.condition), machine.body(self.body)
+
+        def run(w: Warp) -> Iterator[object]:
+            outer = w.mask
+            while (inside := w.lanes(condition(w))) is None or inside.any():
+                w.count_step()
+                w.mask = inside
+                yield from body(w)
+            w.mask = outer
+        return run
+
+
 class If(Stmt):
     """`body` for the threads where `condition` holds, `orelse` for the others."""
 

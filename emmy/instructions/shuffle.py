@@ -70,6 +70,38 @@ class ShuffleXor(_Shuffle):
         return self.call("xor", self.lane_mask)
 
 
+class FirstLane(Stmt):
+    """`var` is the number of the first lane where `condition` holds, 32 if it does nowhere; all 32 lanes must be active."""
+
+    var: Var
+    condition: Expr
+    syntax = "first_lane {var:new} = {condition}"
+
+    def check(self, scope: Scope) -> None:
+        scope.expr(self.condition, dt.bool_)
+        if self.var.element is not dt.i32:
+            raise IRError(f"lane {self.var.name} is {self.var.element}, not i32")
+        scope.define(self.var.name, Register("let", dt.i32))
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        # of no lane __ffs says 0, and one less is the largest unsigned number
+        first = f"static_cast<unsigned>(__ffs(__ballot_sync(0xffffffffu, {spell(self.condition)})) - 1)"
+        return [f"const int {self.var.name} = min({first}, 32u);"]
+
+    def meaning(self, machine: Machine) -> Step:
+        slot, condition = machine.slot(self.var.name), machine.value(self.condition)
+
+        def run(w: Warp) -> None:
+            w.require_all("shuffle", "needs all 32 lanes of the warp", lanes=32)
+            holds = w.spread(condition(w))
+            w.registers[slot] = np.int32(np.argmax(holds) if holds.any() else 32)
+        return run
+
+    @property
+    def words(self) -> int:
+        return 1
+
+
 class ShuffleUp(_Shuffle):
     """`var` is the `value` of the lane `delta` (1 to 31) below, or the lane's own where there is none; all 32 lanes must be active."""
 

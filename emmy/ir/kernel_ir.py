@@ -38,22 +38,24 @@ from emmy.ir.tensor_map import TensorMap, Windows
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step
 
-__all__ = ["Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope", "SharedBuffer", "Stmt",
-    "TensorMap", "Thread", "Var", "Windows", "const", "fold", "int32", "operands", "subexpressions", "substitute", "verify", "walk",
-    "widen"]
+__all__ = ["GRID_LIMITS", "Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope",
+    "SharedBuffer", "Stmt", "TensorMap", "Thread", "Var", "Windows", "const", "fold", "int32", "operands", "subexpressions", "substitute",
+    "verify", "walk", "widen"]
 
 
 STATEMENTS: dict[str, type[Stmt]] = {}
+GRID_LIMITS = 2**31 - 1, 65535, 65535     # blocks along x, y and z
 BODY = "tuple[Stmt, ...]"      # the annotation of a field that is a block of statements
 
 
 class Stmt(Node):
     """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it.
 
-    `asynchronous`: warps meet in part, or work goes on beside them."""
+    `asynchronous`: warps meet in part, or work goes on beside them.  `across`: blocks hand each other something."""
 
     syntax: ClassVar[str]
     asynchronous: ClassVar[bool] = False
+    across: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         STATEMENTS[cls.__name__] = cls
@@ -113,12 +115,13 @@ class Stmt(Node):
 
 class GlobalBuffer(Node):
     """A parameter of a kernel: `length` elements in global memory, aligned to 16 bytes.  If `late`, kernels launched before may still read
-    or write it as this one begins, which touches it behind a `wait_kernels` only."""
+    or write it as this one begins, which touches it behind a `wait_kernels` only.  What is "scratch" is zeros before the launch, and its
+    blocks hand each other words in it (`emmy.instructions.status`)."""
 
     name: str
     element: DType
     length: int
-    access: Literal["read", "write"]
+    access: Literal["read", "write", "scratch"]
     late: bool = False
 
 
@@ -276,10 +279,12 @@ class Scope:
         """Whether the value is known once unrolled loops are unrolled."""
         return all(self.names[x.name].static if isinstance(x, Var) else isinstance(x, Const | Apply | Convert) for x in subexpressions(e))
 
-    def buffer[T: Parameter](self, name: str, kind: type[T]) -> T:
-        """The buffer or map of that name; IRError unless it is of that kind."""
+    def buffer[T: Parameter](self, name: str, kind: type[T], *, scratch: bool = False) -> T:
+        """The buffer or map of that name; IRError unless it is of that kind, and scratch or not."""
         if not isinstance(found := self.buffers.get(name), kind):
             raise IRError(f"{name} is not a {kind.__name__} of the kernel")
+        if scratch is not (isinstance(found, GlobalBuffer) and found.access == "scratch"):
+            raise IRError(f"{name} is {'no scratch' if scratch else 'scratch, whose words are published and awaited'}")
         return found
 
 
@@ -305,7 +310,7 @@ def verify(kernel: Kernel) -> None:
         if b.name in buffers or b.name == kernel.name:
             raise IRError(f"{kernel.name}: {b.name} is defined twice")
         match b:
-            case GlobalBuffer(_, _, length, access) if length < 0 or access not in ("read", "write"):
+            case GlobalBuffer(_, _, length, access) if length < 0 or access not in ("read", "write", "scratch"):
                 raise IRError(f"{kernel.name}: buffer {b!r}")
             case SharedBuffer(_, _, length, alignment) if length < 0 or alignment not in (16, 32, 64, 128, 256, 512, 1024):
                 raise IRError(f"{kernel.name}: buffer {b!r}; a shared buffer is aligned to a power of two from 16 to 1024 bytes")
@@ -316,9 +321,8 @@ def verify(kernel: Kernel) -> None:
                 if not isinstance(found, GlobalBuffer) or found.element is not element.stored or found.length < b.reach:
                     raise IRError(f"{kernel.name}: map {b.name} of {element}{list(shape)} does not fit the buffer {of}")
         buffers[b.name] = b
-    limits = (2**31 - 1, 65535, 65535)
-    if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, limits, strict=True)):
-        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to {limits}")
+    if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, GRID_LIMITS, strict=True)):
+        raise IRError(f"{kernel.name}: grid {kernel.grid} of {kernel.block} threads; a block has 1 to 1024, a grid up to {GRID_LIMITS}")
     if not 1 <= kernel.cluster <= 8 or kernel.grid[0] % kernel.cluster:
         raise IRError(f"{kernel.name}: clusters of {kernel.cluster} blocks in a grid {kernel.grid}; "
                       "they are of 1 to 8, and divide the grid along x")

@@ -215,7 +215,7 @@ class _Parser:
         return self.peek() == token and bool(self.take())
 
     def parameter(self) -> GlobalBuffer | TensorMap:
-        access = self.take("read", "write", "map")
+        access = self.take("read", "write", "scratch", "map")
         if access != "map":
             return GlobalBuffer(*self.buffer(), access, self.skip("late"))  # type: ignore[arg-type]
         name = self.name()

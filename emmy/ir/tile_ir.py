@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 
 from emmy.ir import loop_ir as loop
 from emmy.ir.dtype import DType
@@ -114,8 +115,8 @@ def parse_row(text: str) -> Row:
 
 
 class Schedule(Node):
-    """A row, and the form that realises it: "map", "transpose", "fold", "cross", "scan", "contraction", "convolution", "join" or "twist",
-    with its axes.
+    """A row, and the form that realises it: "map", "window", "transpose", "fold", "cross", "scan", "contraction", "convolution", "join" or
+    "twist", with its axes.
 
     transpose: tiles of one axis that loads are contiguous along (`rows`) by the output's last (`columns`), at each point of `batch`.
     cross: lanes run along the axis `rows`, and before it `batch`, and over `columns` after folding.
@@ -135,7 +136,8 @@ class Schedule(Node):
 
 class Kernel(Node):
     """One kernel: reads `tensors`, writes each of `results` to its tensor of `outputs` at every point of `axes`.  The outputs, one or more,
-    are of one shape, the extents of `axes` in order; their dtypes are their own."""
+    are of one shape, whose elements are the points of `axes` in row-major order: most often the extents of `axes`.  Their dtypes are their
+    own."""
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -156,7 +158,7 @@ class Kernel(Node):
 
     @property
     def shape(self) -> Shape:
-        """Of every output."""
+        """Of every output, as the kernel writes it."""
         return tuple(n for _, n in self.axes)
 
     @property
@@ -249,5 +251,5 @@ def verify(kernel: Kernel) -> None:
         raise IRError(f"{kernel.name}: {len(kernel.results)} results for {len(kernel.outputs)} outputs, of tensors {', '.join(names)}")
     for output, result in zip(kernel.outputs, kernel.results, strict=True):
         check(result, frozenset(kernel.outer), f"the result {output.name}")
-        if output.shape != kernel.shape:
+        if prod(output.shape) != prod(kernel.shape):
             raise IRError(f"{kernel.name}: output {output.name} of shape {output.shape} over axes {kernel.axes}")

@@ -12,6 +12,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ix
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.lower.matrix import as_matrix
 from emmy.lower.tensor_to_loop import rename
 
 Carrier = tuple[str, int, Value, int]      # recipe, axis, score, pass
@@ -20,10 +21,11 @@ Carrier = tuple[str, int, Value, int]      # recipe, axis, score, pass
 def kernel(name: str, bodies: tuple[Value, ...], outputs: tuple[tile.Tensor, ...], axes: tuple[int, ...], extents: dict[int, int],
            tensors: dict[str, tile.Tensor]) -> tile.Kernel:
     """The fold tree that computes each of `outputs` at every point of `axes` by its body; `tensors` are those the bodies may load.  A
-    reduction over an axis that is the outputs' too takes an axis of its own."""
+    reduction over an axis that is the outputs' too takes an axis of its own; outputs that are folded rows have axes of rows (`matrix`)."""
     both = sorted({v.binds for v in loop.walk(bodies) if v.binds is not None and v.binds in axes})
     own = {a: max(extents) + 1 + k for k, a in enumerate(both)}
     bodies, extents = tuple(rename(body, {}, bound=own) for body in bodies), extents | {own[a]: extents[a] for a in both}
+    bodies, axes, extents = as_matrix(bodies, axes, extents)
     order = loop.walk(bodies)
     free = loop.free_axes(bodies)
     carriers: dict[Carrier, list[loop.Channel]] = {}

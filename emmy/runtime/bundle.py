@@ -15,22 +15,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
-import json
 import os
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from emmy.errors import EmmyError
 from emmy.evaluate.error import Error, compare, tolerance
-from emmy.ir.dtype import named
-from emmy.runtime.arrays import FOREIGN, element_of, to_numpy, to_torch
+from emmy.runtime import archive
+from emmy.runtime.archive import array_of, npy
+from emmy.runtime.arrays import element_of, to_torch
 from emmy.runtime.plan import Launch, Plan
 
 FORMAT = 3
@@ -68,7 +61,8 @@ class RunResult(NamedTuple):
 class Bundle:
     """A loaded bundle.  Arrays are NumPy arrays by buffer name, and empty where `recipe` (a snippet) stands for them.
 
-    `reports[target][kernel]` counts registers and bytes of shared memory, spills and stack; `meta` is the builder's own, JSON values."""
+    `reports[target][kernel]` counts registers and bytes of shared memory, spills and stack; `meta` is the builder's own, JSON values.
+    `runners`: for each launch of the plan those that may stand in its place, kernels with other rows, whose code the cubins have too."""
 
     plan: Plan
     cubins: dict[str, bytes]
@@ -78,6 +72,7 @@ class Bundle:
     references: Arrays
     recipe: str | None
     meta: dict[str, Any]
+    runners: tuple[tuple[Launch, ...], ...] = ()
 
     def example(self, device: Any) -> Example:
         """The example call on `device`."""
@@ -97,14 +92,15 @@ class Bundle:
         results = evaluate_torch(captured.program, inputs | weights, float64=True)
         return Example(inputs, weights, dict(zip(self.plan.outputs, results, strict=True)), captured.program)
 
-    def executable(self, weights: Mapping[str, Any], device: Any = "cuda") -> Any:
-        """An `Executable` of the plan on a GPU; EmmyError if the bundle has no code for that GPU."""
+    def executable(self, weights: Mapping[str, Any], device: Any = "cuda", launches: tuple[Launch, ...] | None = None) -> Any:
+        """An `Executable` of the plan on a GPU, by its own `launches` or others; EmmyError if the bundle has no code for that GPU."""
         from emmy.runtime.launch import Executable, cuda_device
 
         device = cuda_device(device)
         import torch
 
-        return Executable(self.plan, self.cubins[pick(self.cubins, torch.cuda.get_device_capability(device))], weights, device)
+        plan = self.plan if launches is None else dataclasses.replace(self.plan, launches=launches)
+        return Executable(plan, self.cubins[pick(self.cubins, torch.cuda.get_device_capability(device))], weights, device)
 
     def run(self, device: Any = "cuda", repeats: int = 7) -> RunResult:
         """Run on the example inputs, compare with float64, and time (`repeats` medians, 0 for none) if the numbers are right."""
@@ -150,7 +146,7 @@ def pick(targets: Mapping[str, Any], capability: tuple[int, int]) -> str:
 
 def save(path: str | os.PathLike[str], plan: Plan, cubins: Mapping[str, bytes], *, reports: Mapping[str, Mapping[str, Any]] | None = None,
          weights: Mapping[str, Any] | None = None, inputs: Mapping[str, Any] | None = None, references: Mapping[str, Any] | None = None,
-         recipe: str | None = None, meta: Mapping[str, Any] | None = None) -> None:
+         recipe: str | None = None, meta: Mapping[str, Any] | None = None, runners: Sequence[Sequence[Launch]] = ()) -> None:
     """Write a bundle, whole or not at all; equal contents give equal bytes.
 
     Arrays may be NumPy or torch; `weights` holds constants too.  With a `recipe`, arrays are left out if they are above ARRAY_LIMIT or
@@ -173,47 +169,17 @@ def save(path: str | os.PathLike[str], plan: Plan, cubins: Mapping[str, bytes], 
     counts = {target: {kernel: dict(r) if isinstance(r, Mapping) else dataclasses.asdict(r) for kernel, r in of.items()}
               for target, of in (reports or {}).items()}
     manifest = {"format": FORMAT, "plan": plan.fields() | {"source": ""}, "targets": list(cubins), "reports": counts,
-                "meta": dict(meta or {}), "data": data | {"arrays": index}}
-    path = Path(path)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-        try:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, content in ({"manifest.json": json.dumps(manifest, indent=1).encode()} | files).items():
-                    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+                "meta": dict(meta or {}), "data": data | {"arrays": index}, "runners": [[x.fields() for x in those] for those in runners]}
+    archive.write(path, manifest, files)
 
 
 def load(path: str | os.PathLike[str]) -> Bundle:
     """Read a bundle; EmmyError if there is no such file, it is not a bundle, it is damaged, or a newer version wrote it."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read("manifest.json"))
-            if manifest["format"] > FORMAT:
-                raise EmmyError(f"{path} has bundle format {manifest['format']}, and this version reads up to {FORMAT}",
-                                "Upgrade emmy, or build the bundle again.")
-            plan = Plan.from_fields(manifest["plan"] | {"source": archive.read("source.cu").decode()})
-            cubins = {t: archive.read(f"cubins/{t}.cubin") for t in manifest["targets"]}
-            index = manifest["data"]["arrays"]
-            arrays = {g: {n: array_of(archive.read(x["file"]), x["dtype"]) for n, x in index.get(g, {}).items()} for g in GROUPS}
-            return Bundle(plan, cubins, manifest["reports"], **arrays, recipe=manifest["data"].get("source"), meta=manifest["meta"])
-    except FileNotFoundError as error:
-        raise EmmyError(f"there is no bundle {path}", "Build it with `emmy build`.") from error
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise EmmyError(f"{path} is not a whole bundle: {error}", "Build it again, and copy it in binary mode.") from error
-
-
-def npy(x: Any) -> bytes:
-    """An array as the bytes of an .npy file; types that NumPy lacks as their bits."""
-    file, array = io.BytesIO(), to_numpy(x)
-    np.save(file, array.view(f"u{array.itemsize}") if element_of(x).name in FOREIGN else array, allow_pickle=False)
-    return file.getvalue()
-
-
-def array_of(content: bytes, dtype: str) -> np.ndarray:
-    """The inverse of `npy` for an array of the IR type named `dtype`."""
-    array = np.load(io.BytesIO(content), allow_pickle=False)
-    return np.asarray(array.view(named(dtype).numpy))
+    with archive.reading(path, "bundle", FORMAT, "`emmy build`") as (held, manifest):
+        plan = Plan.from_fields(manifest["plan"] | {"source": held.read("source.cu").decode()})
+        cubins = {t: held.read(f"cubins/{t}.cubin") for t in manifest["targets"]}
+        index = manifest["data"]["arrays"]
+        arrays = {g: {n: array_of(held.read(x["file"]), x["dtype"]) for n, x in index.get(g, {}).items()} for g in GROUPS}
+        runners = tuple(tuple(map(Launch.from_fields, those)) for those in manifest.get("runners", ()))
+        return Bundle(plan, cubins, manifest["reports"], **arrays, recipe=manifest["data"].get("source"), meta=manifest["meta"],
+                      runners=runners)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +21,23 @@ DEVICES = ("numpy", "simulate", "cuda")
 
 def execute(program: Program, tensors: Sequence[Any]) -> Any:
     """The program's results on the device its tensors are on, in the order and number the captured function returns them."""
+    if tensors and getattr(tensors[0], "is_cuda", False):
+        return (vars(program).get("on_gpu") or on_gpu(program))(*tensors)
     plan = program.plan
     if len(tensors) != len(plan.inputs):
         raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}",
                         "pass those it was compiled with")
-    if tensors and getattr(tensors[0], "is_cuda", False):
-        results = on_gpu(program)(*tensors)
-    else:
-        for name, x in zip(plan.inputs, tensors, strict=True):
-            check(plan.buffer(name), x)
-        arrays = on_numpy(program, arguments(program, tensors))
-        results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
+    for name, x in zip(plan.inputs, tensors, strict=True):
+        check(plan.buffer(name), x)
+    arrays = on_numpy(program, arguments(program, tensors))
+    results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
     results = tuple(map(restride, results, program.captured.strides))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor, as torch makes them."""
+    return tuple(prod(max(n, 1) for n in shape[k + 1:]) for k in range(len(shape)))
 
 
 def restride(x: Any, strides: Sequence[int]) -> Any:
@@ -83,16 +87,25 @@ def on_simulator(program: Program, arrays: Arrays, launches: Iterable[Launch] | 
     for b in plan.of("output", "workspace"):
         memory[b.name] = np.zeros(prod(b.shape), b.element.numpy)
     for x in launches if launches is not None else plan.launches:
-        simulate(kernels[x.kernel], {p.name: memory[name] for p, name in zip(kernels[x.kernel].parameters, x.arguments, strict=True)})
+        kernel = kernels[x.kernel]
+        given = zip(kernel.parameters, x.arguments, strict=True)
+        simulate(kernel, {p.name: memory[name] for p, name in given if p.access != "scratch"})
     return {name: memory[name].reshape(plan.buffer(name).shape) for name in plan.outputs}
 
 
-def on_gpu(program: Program) -> Any:
-    """The program loaded on the current GPU; kept with the program for the next call."""
-    if "executable" not in vars(program):
-        from emmy.runtime.build import build
-        from emmy.runtime.launch import Executable
+def on_gpu(program: Program) -> Callable[..., Any]:
+    """A call of the program, loaded on the current GPU; kept with the program for the next call."""
+    from emmy.runtime.build import build
+    from emmy.runtime.launch import Executable
 
-        weights = {**program.captured.weights, **program.captured.constants}
-        vars(program)["executable"] = Executable(program.plan, build(program.plan.source, program.target).cubin, weights)
-    return vars(program)["executable"]
+    captured, plan = program.captured, program.plan
+    run = Executable(plan, build(plan.source, program.target).cubin, {**captured.weights, **captured.constants})
+    otherwise = tuple(k for k, name in enumerate(plan.outputs) if contiguous(plan.buffer(name).shape) != captured.strides[k])
+    call: Callable[..., Any] = run if len(plan.outputs) > 1 else lambda *tensors: run(*tensors)[0]
+    if otherwise:
+        def call(*tensors: Any) -> Any:
+            results = tuple(map(restride, run(*tensors), captured.strides))
+            return results[0] if len(results) == 1 else results
+
+    vars(program)["on_gpu"] = call
+    return call

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from emmy.errors import EmmyError
 from emmy.ir.kernel_ir import TensorMap
 from emmy.runtime.arrays import to_torch
-from emmy.runtime.driver import Driver, Pointers, load_driver
-from emmy.runtime.plan import Buffer, Plan, workspace_offsets
+from emmy.runtime.driver import CudaDriver, Driver, Pointers
+from emmy.runtime.plan import Buffer, Launch, Plan, workspace_offsets
 from emmy.runtime.tensor_map import HostMap
 
 VECTOR = 16  # bytes: the widest access a kernel makes, hence the alignment it relies on
@@ -74,27 +74,27 @@ class Executable:
         self._table = (ctypes.c_uint64 * max(1, len(plan.buffers)))(*(pointers.get(b.name, 0) for b in plan.buffers))
         if driver is None:
             torch.cuda.synchronize(self.device)  # the weights have arrived, whatever stream the first call is on
-            driver = load_driver(cubin, self.device.index)
+            driver = CudaDriver(cubin, self.device.index)
         self._driver = driver
         place = {b.name: k for k, b in enumerate(plan.buffers)}
         distinct = tuple(dict.fromkeys(plan.outputs))
         self._inputs = tuple(self._slot(place[n], plan.buffer(n)) for n in plan.inputs)
         self._outputs = tuple(self._slot(place[n], plan.buffer(n)) for n in distinct)
         self._returned = tuple(distinct.index(n) for n in plan.outputs)
-        shared: dict[str, int] = {}
-        for x in plan.launches:
-            shared[x.kernel] = max(x.shared_bytes, shared.get(x.kernel, 0))
-        with driver:
-            functions = {name: driver.function(name, n) for name, n in shared.items()}
         maps: dict[TensorMap, HostMap] = {m: HostMap(m) for x in plan.launches for m in x.maps}
         for m, host in maps.items():
             if m.buffer in pointers:
                 host.point(pointers[m.buffer])
         self._moving = tuple((host, place[m.buffer]) for m, host in maps.items() if m.buffer not in pointers)
-        self._launches = tuple(
-            (functions[x.kernel], x.grid, x.block, x.shared_bytes,
-             Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps)), x.early)
-            for x in plan.launches)
+        cleared = {b.name: (pointers[b.name], b.bytes) for b in plan.of("scratch")}
+
+        def parameters(x: Launch) -> Pointers:
+            return Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps),
+                            tuple(cleared[a] for a in x.arguments if a in cleared))
+
+        with driver:
+            self._launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), x.early) for x in plan.launches)
+        self._alike: Callable[..., bool] = _no
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
         shape = self._torch.Size(buffer.shape)
@@ -121,18 +121,40 @@ class Executable:
         if out is not None and len(out) != len(self._outputs):
             raise EmmyError(f"{self.plan.name} has {len(self._outputs)} outputs, but out= has {len(out)} tensors",
                             "Pass one for each output.")
+        table = self._table
         with self._lock, self._driver as driver:
-            held = self._point(tensors, self._inputs)   # a copy lives until its launches are on the stream
-            results = [self._empty(b.shape, strides, dtype) for _, b, _, strides, dtype in self._outputs] if out is None else list(out)
-            for x, slot in zip(self._point(results, self._outputs), self._outputs, strict=True):
-                if x is not None:
-                    raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
-                                    "Pass a tensor from torch.empty.")
+            held = self._take(tensors)      # a copy lives until its launches are on the stream
+            if out is None:
+                results = []
+                for place, buffer, _, strides, dtype in self._outputs:
+                    results.append(x := self._empty(buffer.shape, strides, dtype))
+                    table[place] = x.data_ptr()
+            else:
+                results = list(out)
+                for x, slot in zip(self._point(results, self._outputs), self._outputs, strict=True):
+                    if x is not None:
+                        raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
+                                        "Pass a tensor from torch.empty.")
             for host, place in self._moving:
-                host.point(self._table[place])
+                host.point(table[place])
             self._launch(driver, driver.stream())
         del held
         return tuple([results[k] for k in self._returned])
+
+    def _take(self, tensors: Sequence[Any]) -> list[Any]:
+        """Write the inputs' pointers into the table; the copies that stand for inputs.  Tensors like those of the last call are told in
+        one check by torch, and looked at one by one otherwise."""
+        if self._alike(*tensors):
+            table, bits = self._table, 0
+            for slot, x in zip(self._inputs, tensors, strict=True):
+                table[slot.place] = pointer = x.data_ptr()
+                bits |= pointer
+            if not bits % VECTOR:
+                return []
+        copies = self._point(tensors, self._inputs)
+        if not any(x is not None for x in copies):
+            self._alike = alike(tensors)
+        return copies
 
     def _point(self, tensors: Sequence[Any], slots: tuple[Slot, ...]) -> list[Any]:
         """Write the tensors' pointers into the table.  Of each: None, or the copy that stands for it."""
@@ -155,7 +177,7 @@ class Executable:
 
     def _launch(self, driver: Driver, stream: int) -> None:
         """Do the launches on what the table names: one by one, or as a graph where the same has been asked before."""
-        if len(self._launches) > 1 and not driver.capturing(stream):
+        if len(self._launches) > 1 and not driver.capturing():
             asked = bytes(self._table)
             if graph := self._graphs.get(asked):
                 return driver.replay(graph, stream)
@@ -163,9 +185,8 @@ class Executable:
                 self._graphs[asked] = driver.graph(self._launches)
             elif len(self._graphs) < GRAPHS:
                 self._graphs[asked] = None
-        launch = driver.launch
-        for function, grid, block, shared_bytes, pointers, early in self._launches:
-            launch(function, grid, block, shared_bytes, stream, pointers, early)
+        for prepared in self._launches:
+            driver.launch(prepared, stream)
 
     def poisoned(self) -> tuple[Any, ...]:
         """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike."""
@@ -173,6 +194,22 @@ class Executable:
         torch, device = self._torch, self.device
         fill = [float("nan") if s.dtype.is_floating_point else -1 for s in self._outputs]
         return tuple(torch.full(s.shape, v, dtype=s.dtype, device=device) for s, v in zip(self._outputs, fill, strict=True))
+
+
+def _no(*tensors: Any) -> bool:
+    return False
+
+
+def alike(tensors: Sequence[Any]) -> Callable[..., bool]:
+    """Whether tensors have the types, devices, shapes and strides of these, by torch's own check of all at once."""
+    import torch
+
+    guards = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+    if guards is None or not tensors:
+        return _no
+    check: Callable[..., bool] = guards(*tensors, dynamic_dims_sizes=[list(x.shape) for x in tensors],
+                                        dynamic_dims_strides=[list(x.stride()) for x in tensors]).check
+    return check
 
 
 def allocator(device: Any) -> Callable[[Any, tuple[int, ...], Any], Any]:

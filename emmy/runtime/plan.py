@@ -16,14 +16,14 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import TensorMap, Windows
 from emmy.ir.node import IRError
 
-Role = Literal["input", "weight", "constant", "workspace", "output"]
-ROLES: tuple[Role, ...] = ("input", "weight", "constant", "workspace", "output")
+Role = Literal["input", "weight", "constant", "workspace", "scratch", "output"]
+ROLES: tuple[Role, ...] = ("input", "weight", "constant", "workspace", "scratch", "output")
 ALIGNMENT = 256  # bytes: what a CUDA allocation guarantees, and more than any vector access needs
 
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A contiguous tensor in device memory."""
+    """A contiguous tensor in device memory.  Scratch is filled with zeros before each launch that has it."""
 
     name: str
     element: DType
@@ -55,6 +55,15 @@ class Launch:
     predicted_us: float = 0.0
     maps: tuple[TensorMap, ...] = ()
     early: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """The launch as JSON values."""
+        return vars(self) | {"maps": [_map_fields(m) for m in self.maps]}
+
+    @staticmethod
+    def from_fields(x: dict[str, Any]) -> Launch:
+        """The inverse of `fields`, also after a trip through JSON text; TypeError or KeyError if they are not a launch's."""
+        return Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"]), "maps": tuple(map(_map, x.get("maps", ())))})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,16 +98,14 @@ class Plan:
     def fields(self) -> dict[str, Any]:
         """The plan as JSON values."""
         buffers = [vars(b) | {"element": b.element.name} for b in self.buffers]
-        launches = [vars(x) | {"maps": [_map_fields(m) for m in x.maps]} for x in self.launches]
-        return vars(self) | {"buffers": buffers, "launches": launches}
+        return vars(self) | {"buffers": buffers, "launches": [x.fields() for x in self.launches]}
 
     @staticmethod
     def from_fields(fields: Any) -> Plan:
         """The inverse of `fields`, also after a trip through JSON text; IRError if they are not a plan's."""
         try:
             buffers = tuple(Buffer(**b | {"element": dt.named(b["element"]), "shape": tuple(b["shape"])}) for b in fields["buffers"])
-            launches = tuple(Launch(**x | {"arguments": tuple(x["arguments"]), "grid": tuple(x["grid"]),
-                                           "maps": tuple(map(_map, x.get("maps", ())))}) for x in fields["launches"])
+            launches = tuple(map(Launch.from_fields, fields["launches"]))
             names = {"inputs": tuple(fields["inputs"]), "outputs": tuple(fields["outputs"])}
             return Plan(**fields | names | {"buffers": buffers, "launches": launches})
         except (TypeError, KeyError) as error:
@@ -155,7 +162,7 @@ def verify(plan: Plan) -> None:
 def workspace_offsets(plan: Plan) -> tuple[dict[str, int], int]:
     """Where each workspace lies in one arena (bytes from its start), and the arena's size.
 
-    A workspace is alive from the first launch that names it to the last; two that are never alive together may share memory.
+    A workspace, or scratch, is alive from the first launch that names it to the last; two that are never alive together may share memory.
     First fit, largest first: launches on one stream run in order, so a later tenant cannot meet an earlier one."""
     life: dict[str, list[int]] = {}
     for k, x in enumerate(plan.launches):
@@ -163,7 +170,7 @@ def workspace_offsets(plan: Plan) -> tuple[dict[str, int], int]:
             life.setdefault(a, [k, k])[1] = k
     offsets: dict[str, int] = {}
     placed: list[tuple[int, int, list[int]]] = []
-    for b in sorted(plan.of("workspace"), key=lambda b: (-b.bytes, b.name)):
+    for b in sorted(plan.of("workspace", "scratch"), key=lambda b: (-b.bytes, b.name)):
         first, last = span = life.get(b.name, [0, -1])
         at = 0
         for start, stop, other in sorted(placed):

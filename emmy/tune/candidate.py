@@ -60,11 +60,15 @@ def problem(identity: str, kernel: tile.Kernel, tensors: tuple[Drawn, ...], targ
 
 
 def candidate(identity: str, kernel: tile.Kernel, predicted_us: float) -> Candidate:
-    """A scheduled kernel as a candidate, its function named by form, identity and row."""
+    """A scheduled kernel as a candidate."""
     assert kernel.schedule is not None
-    row = str(kernel.schedule.row)
-    name = f"{kernel.schedule.form}_{identity}_{hashlib.sha256(row.encode()).hexdigest()[:8]}"
-    return Candidate(identity, row, print_kernel(kernel.replace(name=name)), predicted_us)
+    named = kernel.replace(name=function_name(identity, kernel.schedule))
+    return Candidate(identity, str(kernel.schedule.row), print_kernel(named), predicted_us)
+
+
+def function_name(identity: str, schedule: tile.Schedule) -> str:
+    """What the function of a kernel with a schedule is called: by form, identity and row."""
+    return f"{schedule.form}_{identity}_{hashlib.sha256(str(schedule.row).encode()).hexdigest()[:8]}"
 
 
 def build(candidates: Sequence[Candidate], target: str, math: str, timeout: float | None = None, assemble: bool = True) -> list[Compiled]:

@@ -14,10 +14,11 @@ from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
+from emmy.lower.tile_to_kernel.fold import ahead
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.shared_keys import seen_by
 from emmy.lower.tile_to_kernel.untwist import untwisted
-from emmy.tune.features_rows import scan, staged_rows, strip
+from emmy.tune.features_rows import kept_row, scan, staged_rows, strip, window
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
@@ -126,11 +127,11 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     if not prod(census.kernel.shape):
         return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
     if schedule.form == "fold" and schedule.row.stage == "smem":
-        return staged_rows(census, schedule)
+        return staged_rows(census, schedule) if "x" in schedule.row.work else kept_row(census, schedule)
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
-    forms = {"map": _map, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan, "contraction": _contraction,
-             "convolution": wgmma_features, "join": wgmma_features, "twist": _twist}
+    forms = {"map": _map, "window": window, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan,
+             "contraction": _contraction, "convolution": wgmma_features, "join": wgmma_features, "twist": _twist}
     return forms[schedule.form](census.seen_by(schedule), schedule)
 
 
@@ -197,6 +198,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     work = census.size(kernel.outer) * 2 * len(kernel.outputs) / width
     l1 = reread = joins = 0.0
     steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held.stages else 0.0
+    runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
+    many = 1 if held.stages else ahead(kernel, width, runs)
     met: set[Value] = set()
     known: set[Value] = set()
     together = {f for level in census.levels for f in level}
@@ -215,11 +218,13 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
                     over = {axis} & set(kernel.extents) if stage is not stages[-1] else set[int]()
                     moved = census.size(census.free[v] | {*schedule.rows} | over) * census.sectors(v, axis, width)
                     l1 += moved
+                    work += 0 if held.stages else 2 * census.size(census.free[v] | {*schedule.rows} | over) / width      # to ask for it
                     reread += moved if census.position(v, axis) in met else 0
         met |= found
         known |= held.stages.keys() & met
     for k, level in enumerate(census.levels):
-        steps += (k == 0) if held.stages else max(ceil(kernel.extents[f.axis] / (team * width)) for f in level)
+        passes = max(ceil(kernel.extents[f.axis] / (team * width)) for f in level)
+        steps += (k == 0) * (1 + 0.01 * passes) if held.stages else passes * (1 / many + 0.02)
         idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0)    # lanes with no run
         joins += len(level) * (0.5 if how == "warp" else 1.5 + idle)
     for f in kernel.folds:
@@ -229,11 +234,10 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     per_block = row.threads // 32 if how == "warp" else 1
     blocks = ceil(rows / per_block)
-    runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
-    registers = 24 + 2 * width * len(kernel.outputs) + held.most * runs * width
+    registers = 24 + 2 * width * len(kernel.outputs) * bool(schedule.columns) + many * width * (many > 1) + held.most * runs * width
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,
-                    steps, joins, in_flight(census, width) * (min(runs, 4) if held.stages else 1))
+                    steps, joins, in_flight(census, width) * (min(runs, 4) if held.stages else many))
 
 
 def _transpose(census: Census, schedule: tile.Schedule) -> Features:

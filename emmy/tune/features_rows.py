@@ -1,18 +1,20 @@
-"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`) of strips in shared memory (`strip`), and of
-scans by blocks (`scan`)."""
+"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`, and `kept_row` of one a block), of strips in shared memory
+(`strip`), of scans by blocks (`scan`), and of windows (`window`)."""
 
 from __future__ import annotations
 
 import re
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.lower.tile_to_kernel.address import by_runs, usual_step
 from emmy.lower.tile_to_kernel.cross import meeting
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
+from emmy.lower.tile_to_kernel.window import vectors, written_out
 from extract.cost import Features
 
 if TYPE_CHECKING:
@@ -55,8 +57,60 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
     registers = 32 + (kept.most * passes if kept else 0)
     walking = 0.04 * passes * len(stages) if kept is None else 0.0      # element after element, each waiting for its own
-    return Features(census.dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
+    dram = census.dram * (1.0 if schedule.columns else 1.05)            # what is read once gains nothing by the detour
+    return Features(dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
                     rows * length * bytes_ + 1024, 1.5 + walking, joins + 1, bytes_ * length / lanes)
+
+
+def kept_row(census: Census, schedule: tile.Schedule) -> Features:
+    """What a kernel does whose blocks hold one row each in shared memory, its softmax folds taken apart."""
+    from emmy.tune.features import fold_slots, slots
+
+    census = census.untwisted
+    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    count = census.size(schedule.rows)
+    held = {v: census.position(v, a) for v, a in strip_loads(kernel, None, schedule.columns)}
+    length, size = kernel.extents[census.levels[0][0].axis], next(iter(held)).element.bytes
+    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, a)] for a in schedule.columns]
+    work = shared = l1 = 0.0
+    for stage in stages:
+        for roots, axis in stage:
+            for v in census.asked(roots, axis, ()):
+                n = census.size(census.free[v] | {*schedule.rows, axis})
+                alike = isinstance(v, loop.Load) and by_runs(kernel, (v,), axis, width)     # once a run, not once an element
+                work += slots(v) * n / (width if alike else 1)
+                if v in held:
+                    shared += n * size / 4
+                elif isinstance(v, loop.Load):
+                    l1 += n / width * v.element.bytes if alike else n * census.sectors(v, axis, width)
+            work += count * length * 6 / width
+    for f in kernel.folds:
+        work += fold_slots(census, f) + threads * count * 2 * (5 + (threads // 32).bit_length()) * len(f.state)
+    copied = count * length * size * len(set(held.values()))
+    joins, passes = sum(1.5 * len(level) for level in census.levels), ceil(length / (threads * width))
+    walking = 0.05 * passes * len(stages)
+    return Features(census.dram, census.dram, 0, 0, l1 + copied, work + copied / 4, shared + copied / 4, count, threads, 40,
+                    length * size * len(set(held.values())) + 1024, 2.0 + walking, joins, 16 * min(passes, 8))
+
+
+def window(census: Census, schedule: tile.Schedule) -> Features:
+    """What a map over windows does: a thread computes each value of its run once, and reads most of a line as vectors."""
+    from emmy.tune.features import SECTOR, slots
+
+    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    flat = written_out(kernel, width)
+    runs, together = prod(flat.shape), vectors(flat)
+    inside = {load for v in together for load, _ in v.places}
+    values = loop.walk(flat.results)
+    alone = [v for v in values if isinstance(v, loop.Load) and v not in inside]
+    wide = [v.width * v.places[0][0].element.bytes for v in together]
+    each = sum(wide) + sum(min(SECTOR, v.element.bytes * max(1, abs(usual_step(flat, v, flat.outer[-1])))) for v in alone)
+    work = sum(map(slots, values)) + 4 * len(kernel.outputs) + 2 * width + 6 * len(flat.outer)
+    flight = min(sum(wide), 64) or kernel.outputs[0].element.bytes
+    apart = max((abs(usual_step(flat, load, flat.outer[-1])) * load.element.bytes for load in inside), default=0)
+    dram = census.dram * (1.06 if apart > 16 else 1.0)      # an access leaves gaps between threads
+    return Features(dram, 1.1 * census.dram, 0, 0, runs * each, runs * work, 0, ceil(runs / threads), threads, 24 + 8 * width, 0,
+                    1, 0, flight)
 
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:
@@ -103,6 +157,8 @@ def scan(census: Census, schedule: tile.Schedule) -> Features:
     from emmy.tune.features import in_flight, slots
 
     kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    if schedule.row.stage == "lookback":
+        return look_back(census, schedule)
     (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
     elements = census.size(kernel.outer)
     tiles, blocks = ceil(length / (threads * width)), elements // length
@@ -118,3 +174,20 @@ def scan(census: Census, schedule: tile.Schedule) -> Features:
             steps, joins = steps + ceil(kernel.extents[f.axis] / threads / 2), joins + 2
     return Features(census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 40 + 2 * width, 8 * threads // 32, steps, joins,
                     in_flight(census, width))
+
+
+def look_back(census: Census, schedule: tile.Schedule) -> Features:
+    """What a scan does whose tiles have a block each: one read and one write, a look at the tiles before, and three barriers."""
+    from emmy.tune.features import in_flight, slots
+
+    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
+    elements, rounds = census.size(kernel.outer), 1024 // threads
+    blocks = elements // length * ceil(length / (1024 * width))
+    each = sum(slots(v) for v in loop.walk((*fold.lifts, *kernel.results))) + 3 + 4 / width
+    work = elements * each + blocks * (threads * rounds * 20 + 32 * 80)
+    loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
+    l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
+    waiting = 1.3       # tiles wait for those before them, and ask for their words again and again
+    return Features(waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 32 + rounds * (3 + width), 256, 2.5, 4,
+                    in_flight(census, width) * min(rounds, 4))

@@ -9,7 +9,6 @@ A pack is a zip archive:
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
@@ -22,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from emmy.errors import EmmyError
 from emmy.evaluate.drawn import Drawn
 from emmy.ir.dtype import named
-from emmy.runtime.bundle import array_of, npy
+from emmy.runtime import archive
+from emmy.runtime.archive import array_of, npy
 from emmy.runtime.plan import Plan
 from emmy.tune.candidate import Candidate, Compiled, Problem, build
 
@@ -65,36 +65,25 @@ def save(path: Path, pack: Pack) -> None:
     kernels = [{"identity": p.identity, "text": p.text, "tensors": [tensor(x) for x in p.tensors], "candidates": [candidate(c) for c in cs]}
                for p, cs in pack.kernels]
     manifest = {"format": FORMAT, **pack._asdict(), "kernels": kernels}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in ({"manifest.json": json.dumps(manifest).encode()} | files).items():
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+    archive.write(path, manifest, files)
 
 
 def load(path: Path) -> Pack:
     """Read a pack; EmmyError if it is none, or a newer version wrote it."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read("manifest.json"))
-            if manifest["format"] > FORMAT:
-                raise EmmyError(f"{path} has pack format {manifest['format']}, and this version reads up to {FORMAT}",
-                                "upgrade emmy, or pack again")
-            return _read(archive, manifest)
-    except FileNotFoundError as error:
-        raise EmmyError(f"there is no pack {path}", "make it with emmy tune --pack") from error
-    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
-        raise EmmyError(f"{path} is no whole pack: {error}", "make it again with emmy tune --pack, and copy it in binary mode") from error
+    with archive.reading(path, "pack", FORMAT, "`emmy tune --pack`") as (held, manifest):
+        return _read(held, manifest)
 
 
-def _read(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> Pack:
+def _read(held: zipfile.ZipFile, manifest: dict[str, Any]) -> Pack:
     target, math = manifest["target"], manifest["math"]
     cubins: dict[str, bytes] = {}
 
     def tensor(x: dict[str, Any]) -> Drawn:
-        return Drawn(tuple(x["shape"]), named(x["element"]), array_of(archive.read(x["table"]), x["element"]), x["seed"])
+        return Drawn(tuple(x["shape"]), named(x["element"]), array_of(held.read(x["table"]), x["element"]), x["seed"])
 
     def candidate(c: dict[str, Any]) -> Compiled:
         if c["cubin"] not in cubins:
-            cubins[c["cubin"]] = archive.read(c["cubin"])
+            cubins[c["cubin"]] = held.read(c["cubin"])
         return Compiled(Candidate(*(c[f] for f in Candidate._fields)), Plan.from_fields(c["plan"]), cubins[c["cubin"]], c["registers"],
                         c["spill_bytes"])
 

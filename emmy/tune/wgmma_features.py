@@ -22,6 +22,7 @@ TURN = 2.5          # dependent rounds of loads that the ring takes to turn: fro
 STAYING = 0.3       # bytes that are written back for each byte that is read once and stays in the second-level cache, up to this many bytes
 STAYS = 70e6
 PASSING = 0.1       # how much longer a byte takes that does not stay
+SHORT = 1.03        # how much longer bytes take that come 128 at a time from lines of memory, and not 256
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
 APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
 WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
@@ -60,6 +61,8 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
         share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
     dram = census.dram
+    if t.depth * t.element.bytes <= 128 and any(census.stride(v, a) == 1 for v in loads for a in axes):
+        dram *= SHORT
     if schedule.row.stage.endswith("-once"):
         touched = census.touched()
         once = sum(touched[v.tensor] for v in loads if census.free[v].isdisjoint(schedule.rows))

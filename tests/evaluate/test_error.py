@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from emmy.evaluate.error import compare, tolerance
+from emmy.evaluate.error import compare, judge, tolerance
 from emmy.ir import dtype as dt
 
 INF, NAN = math.inf, math.nan
@@ -67,6 +67,23 @@ def test_shapes_must_agree(array):
 
 def test_tolerances_follow_precision():
     assert 0 == tolerance(dt.i64) < tolerance(dt.f64) < tolerance(dt.f32) < tolerance(dt.f16) < tolerance(dt.bf16)
+
+
+def test_right_is_within_the_tolerance_or_as_near_as_eager():
+    ref = torch.tensor([1.0, 2.0, float("nan")], dtype=torch.float64)
+    near, far, further = (torch.tensor([1.0 + d, 2.0, float("nan")]) for d in (1e-6, 1e-3, 1.9e-3))
+    assert judge(near, ref, None, dt.f32).right and not judge(far, ref, None, dt.f32).right
+    assert judge(further, ref, far, dt.f32).right and not judge(further, ref, near, dt.f32).right
+    judged = judge(far, ref, near, dt.f32)
+    assert judged.tolerance == 1e-5 and judged.eager.relative < 1e-5 < judged.error.relative
+
+
+def test_a_nan_is_right_only_where_float64_or_eager_has_it():
+    ref, out = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([1.0, float("nan")])
+    assert not judge(out, ref, None, dt.f32).right
+    assert judge(out, ref, out.clone(), dt.f32).right, "eager overflows where float64 does not"
+    assert not judge(out, ref, torch.tensor([float("nan"), 2.0]), dt.f32).right
+    assert not judge(out, ref, torch.tensor([9.0, 2.0]), dt.f32).right, "a far eager does not excuse a NaN"
 
 
 def test_tf32_has_a_bound_of_its_own():

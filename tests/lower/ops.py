@@ -213,7 +213,10 @@ OPS: dict[str, tuple[str, ...]] = {
         "nn.Conv3d(2, 3, 2)(x)"),
     "pooling": ("x = torch.randn(1, 2, 6, 7)",
         "F.max_pool2d(x, 2)", "F.max_pool2d(x, 3, 2, 1)", "F.max_pool2d(x, 3, 2, ceil_mode=True)", "F.avg_pool2d(x, 3, 2, 1)",
-        "F.adaptive_avg_pool2d(x, 1)", "F.avg_pool1d(x[0], 3)"),
+        "F.adaptive_avg_pool2d(x, 1)", "F.avg_pool1d(x[0], 3)", "F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)",
+        "F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)",
+        "F.avg_pool2d(x, (2, 4), (3, 2), (1, 2), count_include_pad=False)",
+        "F.avg_pool2d(x, 4, 3, 2, ceil_mode=True, divisor_override=5)", "F.avg_pool1d(x[0], 4, 3, ceil_mode=True)"),
 }
 
 

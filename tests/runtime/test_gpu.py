@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from emmy.runtime import bundle, timing
-from emmy.runtime.driver import BindingsDriver, CuPyDriver
 from emmy.runtime.launch import Executable
 from emmy.runtime.rates import measure_rates
 from tests.hopper_kernels import gemm
@@ -33,9 +32,9 @@ def cubin(target):
     return build(SOURCE, target).cubin
 
 
-@pytest.fixture(scope="module", params=[BindingsDriver, CuPyDriver])
-def run(request, cubin):
-    return Executable(two_kernels(), cubin, {"w": W}, torch.device("cuda", 0), request.param(cubin, 0))
+@pytest.fixture(scope="module")
+def run(cubin):
+    return Executable(two_kernels(), cubin, {"w": W})
 
 
 def expected(x):
@@ -118,17 +117,16 @@ def test_the_clock_agrees_with_the_copy_rate_and_with_itself():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="no GPU of sm_90a")
-@pytest.mark.parametrize("driver", [BindingsDriver, CuPyDriver])
 @pytest.mark.parametrize(("shape", "options"), [
     ((1000, 1048, 1096), {}), ((512, 640, 192), {"left_major": "mn", "right_major": "mn", "columns": 128})], ids=str)
-def test_tensor_maps_follow_their_tensors(driver, shape, options):
+def test_tensor_maps_follow_their_tensors(shape, options):
     from emmy.runtime.build import build
 
     m, n, k = shape
     across = bool(options)
     plan = kernel_plan(gemm(m, n, k, **options), {"a": (k, m) if across else (m, k), "b": (k, n) if across else (n, k), "c": (m, n)})
     cubin = build(plan.source, "sm_90a").cubin
-    run = Executable(plan, cubin, {}, torch.device("cuda", 0), driver(cubin, 0))
+    run = Executable(plan, cubin, {})
 
     def product(a, b):
         return a.double().t() @ b.double() if across else a.double() @ b.double().t()

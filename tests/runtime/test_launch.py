@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 from emmy.errors import EmmyError
-from emmy.ir.dtype import bf16
-from emmy.runtime.driver import Pointers, load_driver
+from emmy.ir.dtype import bf16, i64
+from emmy.runtime import tensor_map
+from emmy.runtime.driver import CudaDriver, Pointers
 from emmy.runtime.launch import Executable, cuda_device
+from emmy.runtime.plan import Buffer
 from tests.runtime.programs import two_kernels
 
 HOST = torch.device("cpu")
@@ -26,15 +27,16 @@ class HostDriver:
         self.size, self.calls, self.allowed, self.entered = size, [], {}, False
         self.captures, self.replays, self.early = False, 0, []
 
-    def function(self, name, shared_bytes):
+    def prepare(self, name, grid, block, shared_bytes, pointers, early=False):
         self.allowed[name] = shared_bytes
-        return name
+        return name, grid, block, shared_bytes, pointers, early
 
     def stream(self):
         return 7
 
-    def launch(self, function, grid, block, shared_bytes, stream, pointers, early=False):
+    def launch(self, prepared, stream):
         assert self.entered
+        function, grid, block, shared_bytes, pointers, early = prepared
         slots = ctypes.cast(pointers.address, ctypes.POINTER(ctypes.c_void_p))
         values = tuple(ctypes.cast(slots[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(3))
         assert values == pointers.values
@@ -46,7 +48,7 @@ class HostDriver:
         self.calls.append((function, grid, block, shared_bytes, stream))
         self.early.append(early)
 
-    def capturing(self, stream):
+    def capturing(self):
         return self.captures
 
     def graph(self, launches):
@@ -54,12 +56,12 @@ class HostDriver:
         def fixed(pointers):
             table = (ctypes.c_uint64 * 3)(*pointers.values)
             return Pointers(table, (0, 1, 2))
-        return [(*launched[:4], fixed(launched[4])) for launched in launches]
+        return [(*launched[:4], fixed(launched[4]), launched[5]) for launched in launches]
 
     def replay(self, graph, stream):
         self.replays += 1
-        for function, grid, block, shared_bytes, pointers in graph:
-            self.launch(function, grid, block, shared_bytes, stream, pointers)
+        for prepared in graph:
+            self.launch(prepared, stream)
 
     def __enter__(self):
         self.entered = True
@@ -85,6 +87,19 @@ def test_results_and_launches(program):
     assert run(x)[0] is not y, "outputs are fresh at each call"
 
 
+def test_scratch_is_cleared_before_its_launch():
+    """It lies in the arena, apart from the workspace that the launch has too."""
+    plan = two_kernels()
+    first, second = plan.launches
+    words = Buffer("words", i64, (5,), "scratch")
+    first = dataclasses.replace(first, arguments=(*first.arguments, "words"))
+    run = Executable(dataclasses.replace(plan, buffers=(*plan.buffers, words), launches=(first, second)), b"",
+                     {"w": np.ones((3, 5), np.float32)}, HOST, HostDriver())
+    (pointers, none) = (launched[4] for launched in run._launches)
+    assert none.cleared == () and pointers.cleared == ((pointers.values[3], 40),)
+    assert pointers.values[3] + 40 <= pointers.values[2] or pointers.values[2] + 60 <= pointers.values[3]
+
+
 def test_early_launches_are_asked_for():
     plan = two_kernels()
     early = dataclasses.replace(plan, launches=(plan.launches[0], dataclasses.replace(plan.launches[1], early=True)))
@@ -98,6 +113,20 @@ def test_views_are_made_contiguous_and_aligned(program):
     run, w = program
     for x in (torch.randn(5, 3).t(), torch.randn(16)[1:].view(3, 5), torch.randn(1, 5).expand(3, 5)):
         assert torch.equal(run(x)[1], x + w)
+
+
+def test_tensors_unlike_those_before(program):
+    run, w = program
+    for x in (torch.randn(3, 5), torch.randn(3, 5), torch.randn(5, 3).t(), torch.randn(16)[1:].view(3, 5),
+              torch.randn(3, 5).requires_grad_(), torch.nn.Parameter(torch.randn(3, 5))):
+        for _ in range(2):
+            assert torch.equal(run(x)[1], (x + w).detach())
+    with torch.inference_mode():
+        assert torch.equal(run(torch.ones(3, 5))[1], 1 + w)
+    for wrong in (torch.zeros(3, 4), torch.zeros(3, 5).double(), 3):
+        with pytest.raises(EmmyError, match="'x'"):
+            run(wrong)
+    assert torch.equal(run(torch.ones(3, 5))[1], 1 + w)
 
 
 def test_outputs_into_given_tensors(program):
@@ -166,7 +195,11 @@ def test_devices_that_cannot_run_kernels(device):
 
 
 def test_no_driver_installed(monkeypatch):
-    for name in ("cuda.bindings", "cupy"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(EmmyError, match="neither is installed"):
-        load_driver(b"", 0)
+    def absent(name):
+        raise OSError(f"{name}: no such file")
+
+    tensor_map.driver_library.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    with pytest.raises(EmmyError, match="no CUDA driver"):
+        CudaDriver(b"", 0)
+    tensor_map.driver_library.cache_clear()

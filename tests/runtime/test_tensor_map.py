@@ -104,19 +104,20 @@ class MapDriver:
     def __init__(self):
         self.launches = []
 
-    def function(self, name, shared_bytes):
-        return name
+    def prepare(self, name, grid, block, shared_bytes, pointers, early=False):
+        return name, pointers
 
     def stream(self):
         return 0
 
-    def launch(self, function, grid, block, shared_bytes, stream, pointers, early=False):
+    def launch(self, prepared, stream):
+        function, pointers = prepared
         slots, count = ctypes.cast(pointers.address, ctypes.POINTER(ctypes.c_void_p)), len(pointers.values)
         values = [ctypes.cast(slots[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(count)]
         assert tuple(values) == pointers.values
         self.launches.append((function, values, [words(slots[count + k]) for k in range(len(pointers.maps))]))
 
-    def capturing(self, stream):
+    def capturing(self):
         return True
 
     def __enter__(self):

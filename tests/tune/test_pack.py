@@ -69,7 +69,7 @@ def test_what_is_no_pack_is_told(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "k.pack"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(EmmyError, match="there is no pack" if content is None else "is no whole pack"):
+    with pytest.raises(EmmyError, match="there is no pack" if content is None else "is not a whole pack"):
         pack.load(path)
 
 

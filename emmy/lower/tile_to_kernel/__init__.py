@@ -23,22 +23,26 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         fold,
         hopper,
         hopper_twist,
+        look_back,
         scan,
         staged_rows,
         tensor_core,
         tensor_twist,
         transpose,
         twist_tile,
+        window,
     )
 
     if kernel.schedule is None:
         raise IRError(f"kernel {kernel.name} has no schedule")
     kernel = with_parameter_names(kernel)
-    forms = {"map": elementwise.lower, "transpose": transpose.lower, "fold": fold.lower, "cross": cross.lower, "scan": scan.lower,
-             "contraction": contraction.lower, "twist": twist_tile.lower}
+    forms = {"map": elementwise.lower, "window": window.lower, "transpose": transpose.lower, "fold": fold.lower, "cross": cross.lower,
+             "scan": scan.lower, "contraction": contraction.lower, "twist": twist_tile.lower}
     assert kernel.schedule is not None
-    if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem":
+    if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem" and "x" in kernel.schedule.row.work:
         return staged_rows.lower(kernel, kernel.schedule)
+    if kernel.schedule.row.stage == "lookback":
+        forms |= {"scan": look_back.lower}
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):
@@ -66,7 +70,7 @@ def lower_launches(launches: Sequence[Sequence[tile.Kernel]], early: Collection[
     late: dict[str, set[str]] = {}                          # parameters of functions that begin early, which those ahead write
     for n, kernels in enumerate(launches):
         if n in early:
-            parameters = functions[tile.launch_name(kernels)].parameters
+            parameters = [p for p in functions[tile.launch_name(kernels)].parameters if p.access != "scratch"]
             late.setdefault(tile.launch_name(kernels), set()).update(
                 p.name for p, tensor in zip(parameters, tile.arguments(kernels), strict=True) if tensor in written)
         written.update(t.name for k in kernels for t in k.outputs)

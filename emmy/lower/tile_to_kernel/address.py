@@ -21,7 +21,7 @@ UNBOUNDED = 1 << 62         # what a value that is used as an index is below
 @lru_cache(maxsize=1 << 14)
 def offset(kernel: tile.Kernel, tensor: str, point: tuple[Ix, ...]) -> Ix:
     """The row-major offset of a point of a tensor of `kernel`."""
-    shape = next(t.shape for t in (*kernel.tensors, *kernel.outputs) if t.name == tensor)
+    shape = next((t.shape for t in kernel.tensors if t.name == tensor), kernel.shape)
     return normal(ix.flatten(point, shape), kernel.extents)
 
 

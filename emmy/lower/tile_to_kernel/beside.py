@@ -12,25 +12,9 @@ from itertools import accumulate
 from math import prod
 
 from emmy.instructions.control import If
-from emmy.instructions.registers import Let
-from emmy.ir import dtype as dt
-from emmy.ir.kernel_ir import (
-    Apply,
-    Block,
-    Convert,
-    Element,
-    Expr,
-    GlobalBuffer,
-    Kernel,
-    SharedBuffer,
-    Stmt,
-    Var,
-    fold,
-    subexpressions,
-    verify,
-    walk,
-)
+from emmy.ir.kernel_ir import Block, GlobalBuffer, Kernel, SharedBuffer, Stmt, verify
 from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel.blocks import placed
 
 
 def beside(name: str, parts: Sequence[Kernel]) -> Kernel:
@@ -46,7 +30,7 @@ def beside(name: str, parts: Sequence[Kernel]) -> Kernel:
     ends = list(accumulate(prod(p.grid) for p in parts))
     body: tuple[Stmt, ...] = ()
     for part, start, end, letter in reversed([*zip(own, [0, *ends[:-1]], ends, letters, strict=True)]):
-        inside = _placed(part, start, f"{letter}_at")
+        inside = placed(part.body, part.grid, Block(0) - start, f"{letter}_at")
         body = (If(Block(0) < end, inside, body),) if end < ends[-1] else inside
     made = Kernel(name, tuple(b for p in own for b in p.parameters), tuple(b for p in own for b in p.shared), (ends[-1], 1, 1),
                   parts[0].block, body)
@@ -73,30 +57,3 @@ def _renamed(s: Stmt, names: Mapping[str, str]) -> Stmt:
     def new(v: object) -> object:
         return tuple(_renamed(x, names) for x in v) if isinstance(v, tuple) else names.get(v, v) if isinstance(v, str) else v
     return type(s)(*(new(getattr(s, f.name)) for f in fields(s)))
-
-
-def _placed(part: Kernel, start: int, stem: str) -> tuple[Stmt, ...]:
-    """The body of a part whose blocks begin at `start`, with its own indices of the block."""
-    read = {x.axis for s in walk(part.body) for e in s.expressions for x in subexpressions(e) if isinstance(x, Block)}
-    flat, sizes = Block(0) - start, part.grid
-    places = {0: flat % sizes[0], 1: flat // sizes[0] % sizes[1], 2: flat // (sizes[0] * sizes[1])}
-    if sizes[1] == sizes[2] == 1:
-        places[0] = flat
-    names = {axis: Var(f"{stem}_{'xyz'[axis]}", dt.i32) for axis in sorted(read)}
-    return *(Let(var, places[axis]) for axis, var in names.items()), *(_within(s, names) for s in part.body)
-
-
-def _within(s: Stmt, places: Mapping[int, Var]) -> Stmt:
-    """The statement with the block's indices replaced."""
-    def new(v: object) -> object:
-        return tuple(_within(x, places) for x in v) if isinstance(v, tuple) else _at(v, places) if isinstance(v, Expr) else v
-    return type(s)(*(new(getattr(s, f.name)) for f in fields(s)))
-
-
-def _at(e: Expr, places: Mapping[int, Var]) -> Expr:
-    match e:
-        case Block(axis): return places[axis]
-        case Apply(op, args): return fold(op, *(_at(a, places) for a in args))
-        case Convert(element, x): return Convert(element, _at(x, places))
-        case Element(array, element, index): return Element(array, element, _at(index, places))
-    return e

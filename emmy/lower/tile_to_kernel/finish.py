@@ -9,8 +9,9 @@ from emmy.instructions.control import For
 from emmy.instructions.global_memory import StoreGlobal, StoreGlobalVector
 from emmy.instructions.registers import DeclareArray, SetElement
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Element, Expr, GlobalBuffer, Kernel, SharedBuffer, TensorMap, Var, const, verify
+from emmy.ir.kernel_ir import GRID_LIMITS, Block, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, TensorMap, Var, const, verify
 from emmy.ir.loop_ir import Value
+from emmy.lower.tile_to_kernel.blocks import placed
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
 
@@ -38,6 +39,7 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
         scope.values.update({v: Element(array, v.dtype, const(scope.integer, 0)) for v, array in held.items()})
         store(scope)
         return
+    scope.hoist_run(kernel.results, axis, start, width, held)
     held |= scope.load_vectors(kernel.results, axis, start, width, held)
     outs, lane = [scope.name("y") for _ in kernel.outputs], Var(scope.name("e"), scope.integer)
     inner = scope.neighbour(axis, start, lane, held)
@@ -60,10 +62,13 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
 
 
 def finish(kernel: tile.Kernel, scope: Emitter, grid: tuple[int, int, int], block: int, shared: tuple[SharedBuffer, ...] = (),
-           maps: tuple[TensorMap, ...] = ()) -> Kernel:
-    """The verified Kernel IR of a kernel whose statements are in `scope`."""
+           maps: tuple[TensorMap, ...] = (), scratch: tuple[GlobalBuffer, ...] = ()) -> Kernel:
+    """The verified Kernel IR of a kernel whose statements are in `scope`; its blocks lie along x if another axis has no room for them."""
     reads = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "read") for t in kernel.tensors)
     writes = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "write") for t in kernel.outputs)
-    made = Kernel(kernel.name, (*reads, *writes), shared, grid, block, tuple(scope.body), maps)
+    body = tuple(scope.body)
+    if max(grid[1:]) > GRID_LIMITS[1]:
+        grid, body = (prod(grid), 1, 1), placed(body, grid, Block(0), scope.name("block"))
+    made = Kernel(kernel.name, (*reads, *writes, *scratch), shared, grid, block, body, maps)
     verify(made)
     return made

@@ -6,7 +6,7 @@ loop.  Each thread folds a strided part; lanes join by shuffles, warps through s
 With STAGE=reg every stage walks the same positions, and what one computes and a later one asks for is kept in registers.
 
 Row: WORK=t<threads>,TILE=v<width>,REDUCE=coop or WORK=w<warps>,TILE=v<width>,REDUCE=warp, each with or without STAGE=reg; there,
-REDUCE=coop/apart or warp/apart takes softmax folds apart (`untwist`).
+REDUCE=coop/apart or warp/apart takes softmax folds apart (`untwist`).  Of a block, STAGE=smem keeps the row in shared memory (`kept_row`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from emmy.ir.kernel_ir import Block, Expr, Kernel, SharedBuffer, Thread, Var, co
 from emmy.ir.operators import MONOIDS
 from emmy.lower.tile_to_kernel.finish import finish, put, store_run
 from emmy.lower.tile_to_kernel.held import Held, levels
+from emmy.lower.tile_to_kernel.kept_row import keep
 from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.twist import RECIPES
 from emmy.lower.tile_to_kernel.untwist import untwisted
+
+AHEAD, AHEAD_BYTES = 16, 64      # elements that enter a state together, and bytes that a thread asks for before it waits, at most
 
 
 class Team(NamedTuple):
@@ -47,7 +50,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of a fold-then-map over rows."""
     row, extents = schedule.row, kernel.extents
     how, _, apart = row.reduce.partition("/")
-    kernel = untwisted(kernel) if apart else kernel
+    kernel = untwisted(kernel) if apart or row.stage == "smem" else kernel
     threads, width = row.threads, int(row.tile.removeprefix("v") or 1)
     rows = prod(extents[a] for a in schedule.rows)
     outer = Emitter(kernel)
@@ -56,12 +59,13 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     if how == "warp":
         warps = threads // WARP
         team = Team(outer.let("lane", Thread() % WARP), WARP, width, held)
-        position = outer.let("row", outer.whole(Block(0) * warps + Thread() // WARP))
+        position = outer.let("row", outer.whole(Block(0)) * warps + outer.whole(Thread() // WARP))
         blocks, guard = -(-rows // warps), position < rows if rows % warps else None
     else:
         team, position, blocks, guard = Team(outer.let("lane", Thread()), threads, width, held), outer.whole(Block(0)), rows, None
     scope = outer.child()
     scope.place(schedule.rows, position)
+    shared += keep(scope, schedule.columns, team.lane, threads, width) if row.stage == "smem" else []
     for level in levels(kernel):
         for group in by_extent(kernel, level):
             states = partial(scope, group, team)
@@ -109,6 +113,13 @@ def partial(scope: Emitter, group: list[tile.Fold], team: Team) -> list[tuple[Va
     stop = scope.index(first.upto) + 1 if first.upto is not None else const(scope.integer, extent)
     for f in group:
         scope.hoist(f.lifts, f.axis)
+    if team.held is None and first.kind != "scan":
+        many = ahead(scope.kernel, team.width, team.passes(extent))
+        whole = extent // (team.size * team.width * many) * (team.size * team.width * many)
+        for begin, end, count in ((0, whole, many), (whole, extent, 1)):
+            if begin < end:
+                stretch(scope, group, states, team, begin, end, count)
+        return states
 
     def step(body: Emitter, start: Expr, number: int) -> None:
         for f, state in zip(group, states, strict=True):
@@ -126,6 +137,30 @@ def partial(scope: Emitter, group: list[tile.Fold], team: Team) -> list[tuple[Va
 
     along(scope, extent, stop, team, step)
     return states
+
+
+def ahead(kernel: tile.Kernel, width: int, passes: int) -> int:
+    """How many of a thread's runs are read at once and enter its state together."""
+    widest = max((t.element.bytes for t in kernel.tensors), default=4)
+    return max(1, min(AHEAD_BYTES // (width * widest), AHEAD // width, passes // 2))
+
+
+def stretch(scope: Emitter, group: list[tile.Fold], states: list[tuple[Var, ...]], team: Team, begin: int, end: int, count: int) -> None:
+    """Fold the elements from `begin` to `end`, `count` runs of each thread a round, all of whose loads come first."""
+    r, step = Var(scope.name("r"), scope.integer), team.size * team.width
+    body = scope.child()
+    starts = [r, *(body.let("r", r + u * step) for u in range(1, count))]
+    read = [[body.load_vectors(f.lifts, f.axis, start, team.width) for start in starts] for f in group]
+    for f, state, arrays in zip(group, states, read, strict=True):
+        elements = []
+        for start, of in zip(starts, arrays, strict=True):
+            for e in range(team.width):
+                inner = body.neighbour(f.axis, start, const(scope.integer, e), of)
+                elements.append(tuple(inner.value(x) for x in f.lifts))
+                body.emit(*inner.body)
+        body.accumulate(f, state, elements)
+    first = scope.whole(team.lane) * team.width + begin
+    scope.emit(For(r, first, const(scope.integer, end), const(scope.integer, count * step), False, tuple(body.body)))
 
 
 def join_lanes(scope: Emitter, fold: tile.Fold, state: tuple[Var, ...], lanes: int = WARP) -> None:

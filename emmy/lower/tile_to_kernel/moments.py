@@ -1,13 +1,12 @@
 """The recipe "moments" of a twisted fold as scalar code: state (mean, s, n) with s = sum (x - mean)^2 over the n elements so far, or
 (mean, n) where nobody asks for s.
 
-A run of w elements enters at once, against the mean so far (against its own first element where there are none), so that it costs one
-division: with d_i = x_i - mean and D = sum d_i, the mean moves by D/(n + w) and s grows by sum d_i^2 - D^2/(n + w).
+Some w elements, of one run or of several, enter at once, against the mean so far (against their own first where there are none), at the
+price of one division: with d_i = x_i - mean and D = sum d_i, the mean moves by D/(n + w) and s grows by sum d_i^2 - D^2/(n + w).
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from emmy.instructions.registers import Assign
@@ -41,7 +40,9 @@ def accumulate(scope: Emitter, state: tuple[Var, ...], elements: list[tuple[Expr
 
 
 def plus(terms: list[Expr]) -> Expr:
-    return functools.reduce(lambda x, y: Apply("add", (x, y)), terms)
+    """Their sum, pairwise."""
+    half = len(terms) // 2
+    return Apply("add", (plus(terms[:half]), plus(terms[half:]))) if half else terms[0]
 
 
 def merge(scope: Emitter, state: tuple[Var, ...], other: tuple[Expr, ...]) -> None:

@@ -27,10 +27,11 @@ from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, c
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
-from emmy.lower.tile_to_kernel.address import offset, vectorises
+from emmy.lower.tile_to_kernel.address import by_runs, offset, vectorises
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
+REACH = 2 ** 31 - 2 ** 24   # the largest index that i32 counts to: a tile or a step beyond it still fits
 
 
 class Place(NamedTuple):
@@ -56,7 +57,7 @@ class Emitter:
         self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
         self.places: dict[Value, Place] = parent.places if parent else {}       # loads that are in shared memory
         sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
-        self.integer: DType = dt.i64 if max(sizes, default=0) >= 1 << 31 else dt.i32
+        self.integer: DType = dt.i64 if max((*sizes, *kernel.extents.values())) > REACH else dt.i32
 
     def child(self) -> Emitter:
         """A scope inside this one."""
@@ -166,6 +167,24 @@ class Emitter:
             else:
                 stack.extend(v.operands)
 
+    def hoist_run(self, roots: Iterable[Value], axis: int, start: Expr, width: int, known: Container[Value] = ()) -> None:
+        """Compute here the largest parts of `roots`, some values being `known`, that are alike at all places of the run of `width` from
+        `start` along `axis`."""
+        seen, stack = set[Value](), list(roots)
+        first = self.child()
+        first.axes[axis] = start
+        while stack:
+            v = stack.pop()
+            if v in seen or v in self.values or v in known or isinstance(v, loop.Const | loop.IndexOf):
+                continue
+            seen.add(v)
+            folded = any(isinstance(x, tile.FoldResult) and axis in x.needs for x in loop.walk((v,)))
+            if not folded and not self._bound(v, (axis,)) and by_runs(self.kernel, (v,), axis, width):
+                self.values[v] = first.let("v", first.value(v))
+            else:
+                stack.extend(v.operands)
+        self.emit(*first.body)
+
     def _bound(self, v: Value, axes: tuple[int, ...]) -> bool:
         """Whether computing `v` runs a fold that yields what depends on `axes` as well: a twist's denominator beside its sums."""
         mixed = {f.name for f in self.kernel.folds if not f.span.isdisjoint(axes) and any(n.isdisjoint(axes) for n in f.needs)}
@@ -189,12 +208,15 @@ class Emitter:
         return tuple(self.declare("s", e) for e in neutral(fold))
 
     def accumulate(self, fold: tile.Fold, state: tuple[Var, ...], elements: list[tuple[Expr, ...]]) -> None:
-        """Fold some elements into the state."""
+        """Fold some elements into the state: neighbours are joined pairwise first, for an error and a chain of log2 as many operations."""
         if fold.kind == "twist":
             RECIPES[fold.recipe].accumulate(self, state, elements)
             return
-        for (x,) in elements:
-            self.emit(Assign(state[0], Apply(MONOIDS[fold.recipe].operator, (state[0], x))))
+        operator, level = MONOIDS[fold.recipe].operator, [x for (x,) in elements]
+        while len(level) > 1:
+            pairs = [Apply(operator, (x, y)) for x, y in zip(level[::2], level[1::2], strict=False)]
+            level = [*pairs, *level[len(level) & ~1:]]
+        self.emit(Assign(state[0], Apply(operator, (state[0], *level))))
 
     def merge(self, fold: tile.Fold, state: tuple[Var, ...], other: tuple[Expr, ...]) -> None:
         """Combine another state into this one."""

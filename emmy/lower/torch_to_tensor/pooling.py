@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce as fold
 from math import prod
 
 from emmy.errors import EmmyError
 from emmy.ir.tensor_ir import Tensor
 from emmy.ir.torch_ir import Type
-from emmy.lower.torch_to_tensor.build import convert, mean, mul, reduce, reshape
+from emmy.lower.torch_to_tensor.build import add, apply, cast, convert, div, mean, mul, position, reduce, reshape, sub
 from emmy.lower.torch_to_tensor.linear_algebra import spatial, tuple_of
 from emmy.lower.torch_to_tensor.registry import lowers
 
@@ -33,12 +34,22 @@ def _max_pool(out: Type, x: Tensor, kernel: Sizes, stride: Sizes = (), padding: 
 def _avg_pool(out: Type, x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil_mode: bool = False,
               count_include_pad: bool = True, divisor_override: int | None = None, *, op: str) -> Tensor:
     n = int(op.removeprefix("aten.avg_pool")[0])
-    padded = any(tuple_of(padding, n))
-    if ceil_mode or (padded and not count_include_pad):
-        raise EmmyError("an average pool with ceil_mode, or that does not count its padding, is not covered", "pad the input explicitly")
     windows = _windows(out, x, n, kernel, stride, padding, 1, 0)
-    count = divisor_override or prod(tuple_of(kernel, n))
-    return mul(reduce("add", windows, range(len(out.shape), len(windows.shape))), 1 / count)
+    total = reduce("add", windows, range(len(out.shape), len(windows.shape)))
+    sizes, pads = tuple_of(kernel, n), tuple_of(padding, n)
+    if divisor_override or not ceil_mode and (count_include_pad or not any(pads)):
+        return mul(total, 1 / (divisor_override or prod(sizes)))
+    steps, first = tuple_of(stride, n) if stride not in ((), []) else sizes, len(out.shape) - n
+    extents = x.shape[len(x.shape) - n:]
+    counts = [_count(out, first + d, sizes[d], steps[d], pads[d], extents[d], count_include_pad) for d in range(n)]
+    return div(total, cast(total.dtype, fold(mul, counts)))
+
+
+def _count(out: Type, along: int, size: int, step: int, pad: int, extent: int, counts_pad: bool) -> Tensor:
+    """How many places of a dimension each window takes, i64: up to the end of the padding if it counts, inside the input otherwise."""
+    start = sub(mul(position(out.shape, along), step), pad)
+    end = apply("min", add(start, size), extent + pad if counts_pad else extent)
+    return sub(end, start if counts_pad else apply("max", start, 0))
 
 
 @lowers("aten.adaptive_avg_pool1d.default", "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default")

@@ -95,3 +95,15 @@ def test_none_is_early(pins: str, target: str) -> None:
     assert len(program.plan.launches) > 1 and not any(x.early for x in program.plan.launches)
     assert not any(isinstance(s, WaitKernels | LaunchDependents) for k in program.kernels for s in walk(k.body))
     assert "griddepcontrol" not in program.cuda
+
+
+def test_attention_of_few_tiles_in_pieces() -> None:
+    """The kernel that merges the states of pieces waits for the one that makes them."""
+    half = "dtype=torch.bfloat16"
+    program = compile_snippet(f"q, k, v = torch.randn(1, 128, 32, {half}), torch.randn(1, 32, 4096, {half}), "
+                              f"torch.randn(1, 4096, 32, {half}); F.softmax(q @ k, dim=-1) @ v")
+    assert [x.early for x in program.plan.launches] == [False, True]
+    captured = program.captured
+    (found,) = on_simulator(program, arguments(program)).values()
+    (wanted,) = evaluate_torch(captured.program, captured.tensors, float64=True)
+    assert compare(found, wanted).within(tolerance(program.plan.buffer(program.plan.outputs[0]).element))

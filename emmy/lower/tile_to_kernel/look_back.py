@@ -1,0 +1,139 @@
+"""Form "scan" with STAGE=lookback: each tile of a scan has a block of its own, which looks back at what the tiles before it have published
+(Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016): one read and one write of each element.
+
+A block takes the next tile by a ticket, so that the blocks of all tiles before have begun and none waits for ever.  Its threads scan their
+runs; its first warp publishes the tile's product, then combines what the 32 tiles before have published, and the 32 before these, until one
+knows the product of all up to and with itself; then it publishes its own.  How many tiles that takes is a matter of time, and so is where
+the parentheses stand: sums of floats may differ from one launch to the next by their rounding.
+
+Row: WORK=t<threads>,TILE=v<width>,REDUCE=scan,STAGE=lookback.  A tile is 32 warps' runs of `width`, whatever the number of threads; the
+width divides the length of a piece, and a tile's runs beyond it are neutral.  The elements have 4 bytes.
+Scratch: a word for the tickets and one a tile.  Shared bytes: 4 for each of 32 warps' runs, the carry, and the ticket.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from emmy.instructions.barrier import Barrier
+from emmy.instructions.control import If, While
+from emmy.instructions.registers import Assign, DeclareArray, SetElement
+from emmy.instructions.shared_memory import LoadShared, StoreShared
+from emmy.instructions.shuffle import FirstLane, ShuffleUp
+from emmy.instructions.status import Await, Publish, TakeTicket
+from emmy.ir import dtype as dt
+from emmy.ir import tile_ir as tile
+from emmy.ir.kernel_ir import Apply, Element, Expr, GlobalBuffer, Kernel, SharedBuffer, Thread, Var, const, int32
+from emmy.ir.node import IRError
+from emmy.ir.operators import MONOIDS
+from emmy.lower.tile_to_kernel.finish import finish
+from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
+from emmy.lower.tile_to_kernel.scalar import Emitter, neutral
+from emmy.lower.tile_to_kernel.scan import put, scanned
+from emmy.lower.tile_to_kernel.staging import under
+
+OWN, ALL = 1, 2     # what a tile has published: its own product, or that of all tiles up to it
+
+
+def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
+    """The Kernel IR of a scan along the axis `schedule.columns`; IRError where the kernel is none or the row does not fit."""
+    (fold, length), (column,) = scanned(kernel, schedule.columns), schedule.columns
+    row, unit = schedule.row, neutral(fold)[0]
+    threads, width = row.threads, int(row.tile.removeprefix("v") or 1)
+    if threads % WARP or WARP * WARP % threads or length % width or len(kernel.folds) > 1 or unit.dtype not in (dt.f32, dt.i32):
+        raise IRError(f"{kernel.name}: row {row}: a scan that looks back is of elements of 4 bytes, with no fold beside it, and spelled "
+                      f"WORK=t256,TILE=v4,REDUCE=scan,STAGE=lookback, its width dividing {length}")
+    scope, operator = Emitter(kernel), MONOIDS[fold.recipe].operator
+    warps, step = threads // WARP, threads * width
+    size, rounds, pieces = WARP * WARP * width, WARP // warps, kernel.extents[column] // length
+    tiles, sequences = -(-length // size), pieces * prod(kernel.extents[a] for a in schedule.rows)
+    ticket, carried, totals = (SharedBuffer(scope.name(n), e, k) for n, e, k in (
+        ("ticket", dt.i32, 1), ("carry", unit.dtype, 1), ("totals", unit.dtype, WARP)))
+    status = GlobalBuffer(scope.name("status") + "_", dt.i64, 1 + sequences * tiles, "scratch")
+
+    taken, number = Var(scope.name("n"), dt.i32), Var(scope.name("n"), dt.i32)
+    scope.emit(If(Thread() == 0, (TakeTicket(status.name, int32(0), taken), StoreShared(ticket.name, int32(0), taken))), Barrier(),
+               LoadShared(number, ticket.name, int32(0)))
+    sequence, place = scope.let("row", number // tiles), scope.let("tile", number % tiles)
+    scope.place(schedule.rows, scope.whole(sequence // pieces))
+    begin = scope.let("begin", scope.whole(sequence % pieces) * length)
+    scope.axes[column] = begin
+    lane, warp = scope.let("lane", Thread() % WARP), scope.let("warp", Thread() // WARP)
+    scope.hoist(fold.lifts, fold.axis)
+    scope.hoist(kernel.results, column)
+
+    firsts = [scope.let("at", scope.whole(place) * size + scope.whole(Thread()) * width + k * step) for k in range(rounds)]
+    guards = [None if length % size == 0 else first < length for first in firsts]
+    runs = [read(scope, fold, first, guard, width, operator) for first, guard in zip(firsts, guards, strict=True)]
+    before = []
+    for k, own in enumerate(runs):
+        sum_ = scope.declare("w", Element(own, unit.dtype, int32(width - 1)))
+        before.append(lanes_before(scope, sum_, operator, lane))
+        scope.emit(If(lane == WARP - 1, (StoreShared(totals.name, warp + k * warps, sum_),)))
+    scope.emit(Barrier())
+    first_warp = scope.child()
+    look(first_warp, status.name, 1 + sequence * tiles, place, totals.name, carried.name, operator, unit, lane)
+    scope.emit(If(warp == 0, tuple(first_warp.body)), Barrier())
+    carry = Var(scope.name("c"), unit.dtype)
+    scope.emit(LoadShared(carry, carried.name, int32(0)))
+    for k, (own, previous) in enumerate(zip(runs, before, strict=True)):
+        earlier = Var(scope.name("b"), unit.dtype)
+        scope.emit(LoadShared(earlier, totals.name, warp + k * warps))
+        start = scope.let("b", Apply(operator, (carry, earlier)))
+        offset = scope.let("b", Apply("select", (lane == 0, start, Apply(operator, (start, previous)))))
+        write = scope.child()
+        put(write, fold, column, begin + firsts[k], width, own, operator, offset)
+        scope.emit(*under(guards[k], write.body))
+    return finish(kernel, scope, (sequences * tiles, 1, 1), threads, (ticket, carried, totals), scratch=(status,))
+
+
+def read(scope: Emitter, fold: tile.Fold, first: Expr, guard: Expr | None, width: int, operator: str) -> str:
+    """The thread's run from `first` on, each element with those before it; neutral where `guard` does not hold."""
+    (x,), own = fold.lifts, scope.name("s")
+    scope.emit(DeclareArray(own, x.dtype, width, None if guard is None else neutral(fold)[0]))
+    body = scope.child()
+    arrays = body.load_vectors(fold.lifts, fold.axis, first, width)
+    for e in range(width):
+        each = body.neighbour(fold.axis, first, const(scope.integer, e), arrays)
+        value = each.value(x)
+        each.emit(SetElement(own, x.dtype, int32(e), Apply(operator, (Element(own, x.dtype, int32(e - 1)), value)) if e else value))
+        body.emit(*each.body)
+    scope.emit(*under(guard, body.body))
+    return own
+
+
+def lanes_before(scope: Emitter, sum_: Var, operator: str, lane: Expr) -> Var:
+    """Scan `sum_` along the lanes of a warp; what a lane had before its own (the first lane: its own)."""
+    for delta in (1, 2, 4, 8, 16):
+        below = Var(scope.name("o"), sum_.element)
+        scope.emit(ShuffleUp(below, sum_, delta), Assign(sum_, Apply("select", (lane < delta, sum_, Apply(operator, (below, sum_))))))
+    previous = Var(scope.name("o"), sum_.element)
+    scope.emit(ShuffleUp(previous, sum_, 1))
+    return previous
+
+
+def look(scope: Emitter, status: str, first: Expr, place: Expr, totals: str, carried: str, operator: str, unit: Expr, lane: Expr) -> None:
+    """What one warp does: each of the 32 `totals` becomes what comes before it in the tile, and `carried` what comes before the tile.
+    The words of the tile's sequence begin at `first`."""
+    own = Var(scope.name("o"), unit.dtype)
+    scope.emit(LoadShared(own, totals, lane))
+    total = scope.declare("w", own)
+    previous = lanes_before(scope, total, operator, lane)
+    scope.emit(StoreShared(totals, lane, Apply("select", (lane == 0, unit, previous))))
+    last = lane == WARP - 1
+    kind = Apply("select", (place == 0, int32(ALL), int32(OWN)))
+    scope.emit(If(last, (Publish(status, first + place, kind, total),)))
+    carry, at = scope.declare("carry", unit), scope.declare("k", place - 1 - lane)
+    more = scope.declare("more", place > 0)
+
+    step = scope.child()
+    flag, value = step.declare("g", int32(ALL)), step.declare("v", unit)
+    seen, found = Var(step.name("g"), dt.i32), Var(step.name("v"), unit.dtype)
+    step.emit(If(Apply("le", (int32(0), at)), (Await(status, first + at, seen, found), Assign(flag, seen), Assign(value, found))))
+    nearest = Var(step.name("n"), dt.i32)       # the lane of the last tile that knows all before it
+    step.emit(FirstLane(nearest, flag == ALL), Assign(value, Apply("select", (Apply("le", (lane, nearest)), value, unit))))
+    butterfly(step, operator, value, WARP)
+    step.emit(Assign(carry, Apply(operator, (value, carry))), Assign(at, at - WARP), Assign(more, nearest == WARP))
+    scope.emit(While(more, tuple(step.body)))
+    scope.emit(If(last & (place > 0), (Publish(status, first + place, int32(ALL), Apply(operator, (carry, total))),)),
+               If(lane == 0, (StoreShared(carried, int32(0), carry),)))

@@ -1,0 +1,157 @@
+"""Scans whose tiles look back: the simulated kernel against NumPy in float64 in many orders of blocks, planted faults, and what nvcc
+says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from emmy.egraph.schedule import schedules
+from emmy.evaluate.simulate import SimulationError, simulate
+from emmy.instructions import If, Publish, StoreShared, TakeTicket
+from emmy.ir import dtype as dt
+from emmy.ir import index as ix
+from emmy.ir import kernel_text
+from emmy.ir import loop_ir as loop
+from emmy.ir import tile_ir as tile
+from emmy.ir.index import Ax
+from emmy.ir.kernel_ir import Block, Kernel, Stmt, int32, walk
+from emmy.ir.node import IRError
+from emmy.lower import kernel_to_cuda
+from emmy.lower.tile_to_kernel import look_back
+from emmy.runtime.build import build
+from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors
+from tests.lower.tile_to_kernel.test_scan import ROWS, scans
+
+Change = Callable[[Stmt], Stmt | None]
+
+
+def row(threads: int, width: int) -> tile.Schedule:
+    return schedule("scan", f"WORK=t{threads},TILE=v{width},REDUCE=scan,STAGE=lookback", (0,), (2,))
+
+
+@pytest.mark.parametrize("threads, width, n", [(1024, 1, 5000), (256, 1, 1024), (512, 2, 9000), (128, 4, 12292), (1024, 1, 37)])
+def test_sums_and_maxima_up_to_a_point(threads: int, width: int, n: int) -> None:
+    """Of tiles that divide the rows and tiles that do not."""
+    for monoid, right in (("add", np.add), ("max", np.maximum)):
+        k = scans(n, monoid)
+        x, y = (v.astype(np.float64) for v in random(k).values())
+        made = look_back.lower(k, row(threads, width))
+        np.testing.assert_allclose(run(k, made, random(k)), 2 * right.accumulate(x, 1) + y, rtol=1e-4, atol=1e-4)
+
+
+def whole(n: int) -> tuple[tile.Kernel, Kernel]:
+    """Sums of whole numbers, which are the same in any order, and their kernel."""
+    t = tensors(dt.i32, x=(n,))
+    k = kernel(loop.Scan("add", 1, Ax(2), load(t, "x", 1)), (2,), {1: n, 2: n}, t, dt.i32)
+    return k, look_back.lower(k, schedule("scan", "WORK=t1024,REDUCE=scan,STAGE=lookback", (), (2,)))
+
+
+def sums(made: Kernel, n: int, seed: int) -> bool:
+    x, out = np.arange(n, dtype=np.int32), np.zeros(n, np.int32)
+    simulate(made, {"x": x, "out": out}, seed=seed)
+    return bool((out == x.cumsum()).all())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_blocks(seed: int) -> None:
+    """40 tiles, so that some look back beyond 32 others."""
+    _, made = whole(40_000)
+    assert sums(made, 40_000, seed)
+
+
+def test_pieces_of_an_axis() -> None:
+    n, piece = 6000, 1500
+    t = tensors(x=(ROWS, n))
+    start = ix.mul(ix.div(Ax(2), piece), piece)
+    within = loop.Scan("add", 1, ix.mod(Ax(2), piece), load(t, "x", 0, ix.add(start, Ax(1))))
+    k = kernel(op("mul", within, number(3)), (0, 2), {0: ROWS, 1: piece, 2: n}, t)
+    x = random(k)["x"].astype(np.float64).reshape(ROWS, -1, piece)
+    np.testing.assert_allclose(run(k, look_back.lower(k, row(1024, 1)), random(k)), 3 * x.cumsum(2).reshape(ROWS, n), rtol=1e-4, atol=1e-3)
+
+
+def changed(made: Kernel, change: Change) -> Kernel:
+    """The kernel with each statement as `change` has it, left out where that is None."""
+    def body(of: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out = []
+        for s in of:
+            new = change(s)
+            if new is not None:
+                out.append(new.replace(**{f: body(getattr(new, f)) for f in ("body", "orelse") if hasattr(new, f)}))
+        return tuple(out)
+    return made.replace(body=body(made.body))
+
+
+def no_ticket(s: Stmt) -> Stmt | None:
+    """Tiles by the number of the block."""
+    if isinstance(s, TakeTicket):
+        return None
+    return s.replace(value=Block(0)) if isinstance(s, StoreShared) and s.buffer.startswith("ticket") else s
+
+
+def never_all(s: Stmt) -> Stmt | None:
+    """A tile that has looked back does not say so: those after it do without."""
+    return None if isinstance(s, If) and any(isinstance(x, Publish) and x.flag is int32(look_back.ALL) for x in s.body) else s
+
+
+def all_too_soon(s: Stmt) -> Stmt | None:
+    """A tile says at once that it knows all before it, and means its own."""
+    return s.replace(flag=int32(look_back.ALL)) if isinstance(s, Publish) else s
+
+
+def silent(s: Stmt) -> Stmt | None:
+    return None if isinstance(s, Publish) else s
+
+
+def fails(made: Kernel, n: int) -> set[str]:
+    """How it fails in some orders of blocks; "numbers" where only they are wrong."""
+    found = set()
+    for seed in range(6):
+        try:
+            found |= set() if sums(made, n, seed) else {"numbers"}
+        except SimulationError as error:
+            found.add(error.kind)
+    return found
+
+
+def test_planted_faults() -> None:
+    n = 20_000
+    _, made = whole(n)
+    assert fails(made, n) == set()
+    assert "deadlock" in fails(changed(made, no_ticket), n)
+    assert fails(changed(made, silent), n) == {"deadlock"}
+    assert "numbers" in fails(changed(made, all_too_soon), n)
+    assert fails(changed(made, never_all), n) == set()       # slow, but right: looks back to the first tile
+
+
+def test_the_rules_admit_it_where_rounding_may_differ() -> None:
+    def rows(k: tile.Kernel, math: str) -> set[str]:
+        return {str(s.row) for s in schedules(k, "sm_90a", math) if s.row.stage == "lookback"}
+
+    assert "WORK=t256,TILE=v4,REDUCE=scan,STAGE=lookback" in rows(scans(4096), "fast")
+    assert not rows(scans(4096), "exact")
+    t = tensors(dt.i64, x=(ROWS, 4096))
+    assert not rows(kernel(loop.Scan("add", 1, Ax(2), load(t, "x", 0, 1)), (0, 2), {0: ROWS, 1: 4096, 2: 4096}, t, dt.i64), "fast")
+
+
+@pytest.mark.parametrize("wrong", ["WORK=t96,REDUCE=scan,STAGE=lookback", "WORK=t64,TILE=v4,REDUCE=scan,STAGE=lookback"])
+def test_a_row_that_does_not_fit(wrong: str) -> None:
+    with pytest.raises(IRError, match="looks back"):
+        look_back.lower(scans(37), schedule("scan", wrong, (0,), (2,)))
+
+
+def test_its_text_reads_back() -> None:
+    made = look_back.lower(scans(5000), row(256, 2))
+    assert kernel_text.parse(kernel_text.show(made)) is made
+    assert sum(isinstance(s, Publish) for s in walk(made.body)) == 2
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_nvcc_takes_it_without_spills(target: str) -> None:
+    made = [look_back.lower(scans(1 << 16).replace(name=f"scan_{t}_{v}"), row(t, v)) for t, v in ((128, 4), (256, 4), (512, 8))]
+    reports = build(kernel_to_cuda.emit_module(made), target).functions
+    assert len(reports) == 3 and not any(r.spill_bytes for r in reports.values())
