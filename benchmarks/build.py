@@ -25,7 +25,8 @@ def build(workload: Workload, folder: Path, target: str, math: str, runners: int
 
     started, problem = time.monotonic(), ""
     try:
-        build_bundle(workload.snippet, folder / f"{workload.stem}.emmy", target=target, math=math, runners=runners)
+        precision = "tf32" if workload.dtype == "tf32" else math
+        build_bundle(workload.snippet, folder / f"{workload.stem}.emmy", target=target, math=precision, runners=runners)
     except EmmyError as error:
         if runners:
             return build(workload, folder, target, math, 0)
@@ -41,7 +42,7 @@ def main(
     suite: Annotated[str, typer.Option(help=f"{' or '.join(SUITES)}.")] = "spine",
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     target: Annotated[str, typer.Option(help="GPU architecture.")] = "sm_90a",
-    math: Annotated[str, typer.Option(help="exact or fast.")] = "fast",
+    math: Annotated[str, typer.Option(help="exact, fast or tf32.")] = "fast",
     runners: Annotated[int, typer.Option(help="Further rows of each kernel, to be measured beside the model's pick.", min=0)] = 0,
 ) -> None:
     """Build a bundle for every workload; exit 1 if any failed, the others built all the same."""

@@ -86,7 +86,7 @@ def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) ->
 def verdicts_on(run: Any, arguments: tuple[Any, ...], references: Arrays, eager: Arrays | None) -> dict[str, Judged]:
     """Each output of an executable judged; memory is poisoned first, so that an element nobody wrote is seen."""
     found = dict(zip(run.plan.outputs, run(*arguments, out=run.poisoned()), strict=True))
-    return {n: judge(x, references[n], eager and eager[n], run.plan.buffer(n).element) for n, x in found.items()}
+    return {n: judge(x, references[n], eager and eager[n], run.plan.buffer(n).element, run.plan.math) for n, x in found.items()}
 
 
 def quickest(bundle: Bundle, run: Any, example: Example, arguments: tuple[Any, ...], eager: Arrays | None) -> Any:

@@ -18,6 +18,8 @@ GROUPED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn
 PAGED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn({0} * {4} // 16, 16, {2}, {5}, {dtype}); "
                 "v = torch.randn({0} * {4} // 16, 16, {2}, {5}, {dtype}); t = torch.randint(0, {0} * {4} // 16, ({0}, {4} // 16)); ")
 PROGRAMS = {
+    "scaled_mm": "x, w = (nn.Parameter(torch.randn(n, {2}).to({dtype}), requires_grad=False) for n in ({0}, {1})); "
+                 "torch._scaled_mm(x, w.t(), torch.tensor(0.5), torch.tensor(2.0), out_dtype=torch.bfloat16)",
     "linear+bias+gelu": "x = torch.randn({0}, {2}, {dtype}); F.gelu(nn.Linear({2}, {1}, {dtype})(x))",
     "linear+residual": "x, r = torch.randn({0}, {2}, {dtype}), torch.randn({0}, {1}, {dtype}); "
                        f"{linear(2, 1)}(x) + r",
@@ -68,7 +70,9 @@ GEMM = (
                          (6304, 3072, 1024), (6304, 4096, 1024), (6304, 1024, 4096), (6304, 1024, 1024))),
     (("linear",), BF16, tuple((m, n, 4096) for m in (1, 4, 16, 64) for n in (4096, 14336, 128256))),
     (("matmul",), BF16, ((4096,) * 3, (2048,) * 3)),
-    (("linear",), ("fp32",), ((2048,) * 3,)),
+    (("linear",), ("fp32",), ((2048,) * 3, (1024,) * 3)),
+    (("linear",), ("tf32",), ((4096,) * 3, (1024,) * 3)),
+    (("scaled_mm",), ("e4m3",), ((8192,) * 3, (4096,) * 3)),
     (("bmm",), BF16, ((16, 1024, 1024, 1024), (96, 512, 512, 64))),
 )
 DECODING = ((1, 1024), (1, 8192), (1, 131072), (16, 1024), (16, 8192), (64, 1024), (64, 8192))      # batch, keys

@@ -77,7 +77,7 @@ def once(bundles: Bundles, maps: Annotated[bool, typer.Option(help="Also rows wh
             torch.cuda.synchronize()
             row = " | ".join(x.row for x in launches)
             ran.setdefault(path.stem, []).append(row)
-            verdicts = (judge(x, example.references[n], None, bundle.plan.buffer(n).element)
+            verdicts = (judge(x, example.references[n], None, bundle.plan.buffer(n).element, bundle.plan.math)
                         for n, x in zip(bundle.plan.outputs, found, strict=True))
             wrong += [f"{path.stem}: {row}" for v in verdicts if not v.right]
     print(json.dumps({"ran": ran, "wrong": wrong}))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmarks import convolutions, products
 
-TORCH_NAME = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+TORCH_NAME = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "e4m3": "float8_e4m3fn"}
 PROGRAMS = {
     "exp(-x)": "x = torch.randn({0}, {1}, {dtype}); torch.exp(-x)",
     "(x*x)+(x*x)": "x = torch.randn({0}, {1}, {dtype}); (x * x) + (x * x)",
@@ -141,7 +141,8 @@ SUITES = {"spine": SPINE, "families": FAMILIES, "memory": MEMORY, **products.SUI
 
 
 class Workload(NamedTuple):
-    """A program at a size: its suite, `case` such as "softmax 16384x4096", and the snippet that the compiler captures."""
+    """A program at a size: its suite, `case` such as "softmax 16384x4096", and the snippet that the compiler captures.  `dtype` is that of
+    its tensors, or "tf32" for fp32 whose products may round their factors to it."""
 
     suite: str
     case: str

@@ -35,6 +35,7 @@ class Program:
 
     def __init__(self, captured: Captured, target: str = "sm_90a", math: str = "fast", rules: Iterable[str | Path] = (), pins: str = "",
                  budget: str = "", traced: bool = False, evidence: Evidence | None = None):
+        math = "tf32" if math == "fast" and captured.allows_tf32 else math
         self.captured, self.target, self.math, self.pins, self.traced = captured, target, math, pins, traced
         self._evidence = evidence
         self.budget = Budget.parse(budget)
@@ -138,7 +139,8 @@ def compile(fn: Callable[..., Any], *example_inputs: Any, target: str = "sm_90a"
             pins: str = "", budget: str = "") -> Program:
     """Capture `fn` (a function or module) on example tensors and compile it.
 
-    `target`: "sm_90a", "sm_80", "sm_89" or "sm_120".  `math`: "exact" (rules that keep every bit) or "fast" (equal over the reals).
+    `target`: "sm_90a", "sm_80", "sm_89" or "sm_120".  `math`: "exact" (rules that keep every bit), "fast" (equal over the reals),
+    or "tf32" (fast, and products of fp32 may round their factors to tf32), which "fast" is where torch allows tf32 in products.
     `rules`: further rule files (paths), loaded after the house's.  `pins`: fields of the schedule row to fix, as "WORK=t256,TILE=v4".
     `budget`: what each phase of saturation may spend, as "NODES" or "NODES,SECONDS"; an EmmyWarning tells where one has.
     EmmyError for what cannot be captured or compiled.

@@ -34,9 +34,10 @@ class Features(NamedTuple):
     `dram_bytes`: each tensor once.  `l2_bytes`: what multiprocessors ask of the second-level cache.  `reread_bytes`: what blocks
     read again, `block_bytes` of it by one block.  `l1_bytes`: what threads ask for, in whole sectors.  `slots`: fp32 instruction
     slots of all threads.  `shared_words`: 4-byte shared-memory words read by all threads.  `steps`, `joins`: dependent load
-    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores on halves, at
-    `tensor_share` of their rate.  `bulk_bytes`: what copy engines bring to shared memory, if they do.  `start_us`: what passes before the
-    first product and after the last.
+    rounds and barriers of one block.  `access`: bytes a thread has in flight.  `tensor_flops`: operations of tensor cores, counted as of
+    halves (one of tf32 as two), at `tensor_share` of their rate.  `bulk_bytes`: what copy engines bring to shared memory, if they do.
+    `start_us`: what passes before the first product and after the last.  `independent`: how many warps one counts for whose instructions
+    do not wait for each other.
     """
 
     dram_bytes: float
@@ -57,11 +58,12 @@ class Features(NamedTuple):
     tensor_share: float = TENSOR_SHARE
     bulk_bytes: float = 0
     start_us: float = 0
+    independent: float = 1
 
 
-def product_seconds(gpu: Hardware) -> float:
-    """What one product of halves takes of the whole GPU at best."""
-    return 2 / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
+def product_seconds(gpu: Hardware, bytes: int) -> float:
+    """What one product of two elements of so many bytes takes of the whole GPU's tensor cores at best."""
+    return bytes / (gpu.tensor_bf16_TFLOPs * 1e12 * (BULK_SHARE if gpu.bulk_TBs else TENSOR_SHARE))
 
 
 def seconds_beside(parts: Sequence[Features], again: float, gpu: Hardware) -> float:
@@ -107,7 +109,7 @@ def seconds(f: Features, gpu: Hardware) -> float:
     missed = f.reread_bytes if min(f.blocks, held * gpu.sms) * f.block_bytes > L2_SHARE * gpu.l2_MB * 1e6 else 0.0
     drain = 1 + max(0, f.threads - 256) / 32768                         # a block's place is free when its last warp ends
     memory = max((f.dram_bytes + missed) / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight) * drain
-    hiding = pow(min(1.0, held * f.threads / 32 / WARPS), 0.3)
+    hiding = pow(min(1.0, held * f.threads / 32 * f.independent / WARPS), 0.3)
     issue, shared = f.slots / SLOTS_A_CYCLE, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
     tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * f.tensor_share)

@@ -38,7 +38,8 @@ class Captured:
     """A program and the tensors it was captured with, by the names that its text gives them.
 
     `inputs` are in call order (also those that the program does not read).  The first `len(mutated)` outputs of the program are
-    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements.
+    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements.  `allows_tf32`: whether
+    torch was told that products of fp32 may round their factors to tf32.
 
     The program takes tensors as they lie in memory, row-major.  Where the function's dimensions are in another order, as those of a
     channels_last tensor are, `orders` has them in that of memory by the name of the input, and the program begins by permuting them; so it
@@ -51,6 +52,7 @@ class Captured:
     mutated: tuple[str, ...] = ()
     strides: tuple[tuple[int, ...], ...] = ()
     orders: dict[str | int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    allows_tf32: bool = False
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -238,8 +240,8 @@ class _Builder:
                 self.values[node.name] = value
                 self.nodes.append(value)
         outputs, mutated, strides = self.outputs()
-        program = torch_ir.verify(Program(tuple(self.nodes), outputs))
-        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides, self.orders)
+        program, tf32 = torch_ir.verify(Program(tuple(self.nodes), outputs)), torch.backends.cuda.matmul.allow_tf32
+        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides, self.orders, tf32)
 
     def placeholder(self, node: torch.fx.Node, spec: Any, given: Any) -> Value:
         """The tensor from outside; permuted, where its dimensions lie in another order in memory."""

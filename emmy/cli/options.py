@@ -24,7 +24,8 @@ Snippet = Annotated[str | None, typer.Option("-c", metavar="SNIPPET", show_defau
                                              "scope; its last expression is the result, its random tensors are the inputs.")]
 File = Annotated[str | None, typer.Argument(metavar="FILE.py:NAME", help="A function, module or class of a file.", show_default=False)]
 Target = Annotated[str | None, typer.Option(help="sm_90a (the default), sm_80, sm_89 or sm_120.", show_default=False)]
-Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder sums and fuse roundings.")]
+Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder sums and fuse roundings; tf32 also rounds the factors of "
+                                        "fp32 products.")]
 Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", show_default=False,
                                     help="Fields of the schedule row to fix, as WORK=t256,TILE=v4; of one kernel as TILE@KERNEL=v4, "
                                     "by the beginning of its name or identity, or the tensor that it writes.")]

@@ -79,7 +79,7 @@ class Outcome:
 
 def judged(plan: Plan, outputs: Mapping[str, Any], references: Mapping[str, Any], eager: Mapping[str, Any] | None) -> dict[str, Judged]:
     """Each output against its reference in float64, all torch tensors on one device."""
-    return {name: judge(outputs[name], references[name], eager and eager[name], plan.buffer(name).element)
+    return {name: judge(outputs[name], references[name], eager and eager[name], plan.buffer(name).element, plan.math)
             for name in dict.fromkeys(plan.outputs)}
 
 

@@ -19,10 +19,11 @@ from emmy.lower.tile_to_kernel.register_tile import parts_of
 from emmy.lower.tile_to_kernel.staging import factors
 
 HALVES = (dt.bf16, dt.f16)
+OPERANDS = (*HALVES, dt.tf32, dt.e4m3, dt.e5m2)       # what products of matrices take
 
 
 def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
-    """Of each sum of products of two loads of halves: how tensor maps have its operands; and what the result keeps of each side."""
+    """Of each sum of products of two loads of one type: how tensor maps have its operands; and what the result keeps of each side."""
     out: dict[str, None] = {}
     outs = frozenset(kernel.outer)
     operands: dict[tuple[frozenset[int], int], set[loop.Load]] = {}        # of a side, of sums over an axis
@@ -34,12 +35,12 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
         if not windows.summing(nest[0]) or len(parts) != 2:
             continue
         sides = free[parts[0]] - free[parts[1]] - summed, free[parts[1]] - free[parts[0]] - summed
-        for half in HALVES:
-            found = windows.summed(kernel, nest, half, parts, (sorted(side) for side in sides), sorted(outs - sides[0] - sides[1]))
+        for element in OPERANDS:
+            found = windows.summed(kernel, nest, element, parts, (sorted(side) for side in sides), sorted(outs - sides[0] - sides[1]))
             if found is None or not sides[0] | sides[1] <= outs:
                 continue
             for n, (load, view) in enumerate(found.operands):
-                out[f'(BulkOperand "{f.name}" {n} "{half}" {axes(sides[n])})'] = None
+                out[f'(BulkOperand "{f.name}" {n} "{element}" {axes(sides[n])})'] = None
                 out[f"(set (SideUnit {axes(sides[n])}) {view.unit})"] = None
                 operands.setdefault((sides[n], found.axis), set()).add(load)
                 alike.setdefault(sides[n], set()).add(view.by_depth)

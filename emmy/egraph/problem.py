@@ -116,14 +116,14 @@ def outline(region: Region) -> Outlined:
     return Outlined(region, kept, terms, tensors, beside)
 
 
-def problem(outlined: Outlined, gpu: Hardware) -> Problem:
+def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
     """Costs in seconds, each value computed once for each setting of its axes."""
     region = outlined.region
     slot, byte = 1 / (gpu.fp32_TFLOPs * 1e12 / 2), 1 / (gpu.bandwidth_TBs * 1e12)
     inputs = frozenset(i.name for i in region.program.inputs)
-    halves = any(t.element.compute is not t.element for t in region.program.everything)
+    operands = {x for t in region.program.everything if (x := t.element).compute is not x or math == "tf32" and x is dt.f32}
     # of the unit that may do it, as fast as the cost model lets it be
-    product = product_seconds(gpu) if halves and gpu.tensor_bf16_TFLOPs else slot
+    product = product_seconds(gpu, min(x.bytes for x in operands)) if operands and gpu.tensor_bf16_TFLOPs else slot
     summed = {t.kids[0] for ts in region.terms.values() for t in ts if t.kind == "Reduce" and t.label == "add"}
 
     narrowest = min((t.element.bytes for t in region.program.everything), default=4)

@@ -18,7 +18,7 @@ from emmy.egraph.recording import MATCHED, record
 from emmy.egraph.rulefile import PHASES, Rule, RuleFile, bindings, check, check_beside, explained, ir_of, parse
 from emmy.errors import EmmyError
 
-MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
+MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real"), "tf32": ("exact", "finite", "real", "approx")}   # what each --math admits
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
              "moments", "twist", "cut", "split", "merge", "states", "scan", "first"),

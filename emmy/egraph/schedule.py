@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
-from emmy.egraph.bulk import bulk_facts, twist_facts
+from emmy.egraph.bulk import HALVES, OPERANDS, bulk_facts, twist_facts
 from emmy.egraph.rulebook import EGraph, emptied, hardware_rules, math_classes, scope
 from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
@@ -30,10 +30,9 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross",
          "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
-HALVES = (dt.bf16, dt.f16)
 WINDOW = 1024       # points of folded axes beyond which no step of a load is worth stating
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
-        "TiledRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow", "Once")
+        "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow", "Once")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -87,19 +86,23 @@ def options(pins: tile.Row) -> list[str]:
     out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
             for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
-    cover = re.match(r"^mma_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
+    cover = re.match(r"^mma_m16n8k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     out += [f"(StagesOption {stages[1]})"] if stages else []
     warp, pieces = re.match(r"^w(\d+)$", pins.work), re.match(r"^mma_\w+/f(\d+)x(\d+)$", pins.tile)
     out += [f"(MmaTwistOption {warp[1]} {pieces[1]} {pieces[2]})"] if warp and pieces else []
-    out += [f"(MmaOption {' '.join((*warps.groups(), *cover.groups()))})"] if warps and cover else []
+    if warps and cover:
+        deep, rows, columns, depth = cover.groups()
+        out += [f"(MmaOption {' '.join((*warps.groups(), rows, columns, str(int(depth) * 16 // int(deep))))})"]     # in halves
     grid, cut = re.match(r"^t(\d+)x(\d+)$", pins.work), re.match(r"^\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
+        out += [f"(TileRingOption {' '.join((*grid.groups(), *cut.groups(), stages[1]))})"] if stages else []
     group, blocks = re.match(r"^g(\d+)x1/ws$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
-    cover, ring = re.match(r"^wgmma_m64n(\d+)k16_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile), re.match(r"^d(\d+)/smem-tma(-once)?$", pins.stage)
+    cover = re.match(r"^wgmma_m64n(\d+)k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
+    ring = re.match(r"^d(\d+)/smem-tma(-once)?$", pins.stage)
     if group and cover:
-        wide, rows, columns, depth = cover.groups()
-        tiles = " ".join((group[1], rows, wide, columns, depth))
+        wide, deep, rows, columns, depth = cover.groups()
+        tiles = " ".join((group[1], rows, wide, columns, str(int(depth) * 16 // int(deep))))     # in halves
         out += [f"(WgmmaOption {tiles})", *([f"(RingOption {tiles} {ring[1]})"] if ring else [])]
     out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
@@ -161,8 +164,12 @@ def facts(kernel: tile.Kernel) -> list[str]:
         out += [f'(Reads "{f.name}" "{g}")' for g in reads] or [f'(Independent "{f.name}")']
         parts = factors(f.lifts[0]) if f.kind == "reduce" else f.lifts[:1]
         out += [f'(set (FactorCount "{f.name}") {len(parts)})', *(f'(Factor "{f.name}" {k} {axes(free[x])})' for k, x in enumerate(parts)),
-                *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in HALVES if half_valued(x, half))]
-        out += [f'(set (ComputedOperands "{f.name}") {0 if len(parts) == 2 and all(in_runs(kernel, x) for x in parts) else 1})']
+                *(f'(HalfFactor "{f.name}" {k} "{half}")' for k, x in enumerate(parts) for half in HALVES if half_valued(x, half)),
+                *(f'(HalfFactor "{f.name}" {k} "{x}")' for k, v in enumerate(parts) for x in OPERANDS
+                  if x.bytes != 2 and in_runs(kernel, v, x, f.axis))]
+        out += [f'(FloatFactor "{f.name}" {k})' for k, x in enumerate(parts) if load_of(x, dt.f32) is not None]
+        copied = len(parts) == 2 and all(any(in_runs(kernel, v, x) for x in OPERANDS) for v in parts)
+        out += [f'(set (ComputedOperands "{f.name}") {int(not copied)})']
         if f.kind == "twist":
             values = frozenset[int]().union(*(free[x] for x in f.lifts[1:]))
             wide = [x for x in f.lifts[1:] if free[x] - free[f.lifts[0]]]
@@ -272,13 +279,11 @@ def computed_from(v: Value, half: DType) -> bool:
     return False
 
 
-def in_runs(kernel: tile.Kernel, v: Value) -> bool:
-    """Whether `v` is a load of halves that lie in aligned runs of 8 along some axis: 16 bytes, which one asynchronous copy moves."""
-    load = next(filter(None, (load_of(v, half) for half in HALVES)), None)
-    tensor = next((t for t in kernel.tensors if load and t.name == load.tensor), None)
-    if load is None or tensor is None:
-        return False
-    return any(n % 8 == 0 and vectorises(kernel, load, a, 8) for a, n in kernel.extents.items())
+def in_runs(kernel: tile.Kernel, v: Value, element: DType, axis: int | None = None) -> bool:
+    """Whether `v` is a load of `element` that lies in aligned runs of 16 bytes, which an asynchronous copy moves, along the axis or any."""
+    load, n = load_of(v, element.stored), 16 // element.bytes
+    along = kernel.extents if axis is None else (axis,)
+    return load is not None and any(kernel.extents[a] % n == 0 and vectorises(kernel, load, a, n) for a in along)
 
 
 def axes(of: Iterable[int]) -> str:
@@ -359,13 +364,15 @@ class _Reader:
             return tile.Row(f"g{groups}/ws" + "-turns" * turns, f"{atom}/f1x1", "", f"d{d}q{q}/smem-tma", raster)
         if name == "WgmmaRow":
             groups, m, wide, n, k, d, together, blocks = map(number, args[1:])
-            atom = f"wgmma_m64n{wide}k16_{self.engine.value_to_string(args[0])}_f32"
+            element = dt.named(self.engine.value_to_string(args[0]))
+            atom = f"wgmma_m64n{wide}k{32 // element.bytes}_{element}_f32"
             raster = f"gm{together}" + f"/p{blocks}" * (blocks > 0)
             return tile.Row(f"g{groups}x1/ws", f"{atom}/f{m}x{n}/k{k}", "", f"d{d}/smem-tma", raster)
         p, q, m, n, k, d = map(number, args[1:])
         if name == "MmaRow":
             return tile.Row(f"w{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem-async")
-        return tile.Row(f"t{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", f"d{d}/smem")
+        stage = f"d{d}/smem" + "-async" * (name == "TiledRingRow")
+        return tile.Row(f"t{p}x{q}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}/k{k}", "", stage)
 
 
 def _width(width: int) -> str:

@@ -18,7 +18,8 @@ import numpy as np
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 
-_TOLERANCE = {dt.f64: 1e-12, dt.f32: 1e-5, dt.f16: 2e-3, dt.bf16: 1e-2}
+_TOLERANCE = {dt.f64: 1e-12, dt.f32: 1e-5, dt.f16: 2e-3, dt.bf16: 1e-2, dt.e4m3: 5e-2, dt.e5m2: 1e-1}
+_TF32 = 2.0**-10
 
 
 class Error(NamedTuple):
@@ -42,9 +43,10 @@ class Judged(NamedTuple):
     right: bool
 
 
-def judge(out: Any, ref: Any, eager: Any | None, dtype: DType) -> Judged:
-    """A result of type `dtype` against its reference in float64, and against eager's if it is given; all of one shape, on one device."""
-    found, allowed = compare(out, ref), tolerance(dtype)
+def judge(out: Any, ref: Any, eager: Any | None, dtype: DType, math: str = "fast") -> Judged:
+    """A result of type `dtype` against its reference in float64, and against eager's if it is given; all of one shape, on one device;
+    `math` as for `tolerance`."""
+    found, allowed = compare(out, ref), tolerance(dtype, math)
     if eager is None:
         return Judged(found, None, allowed, found.within(allowed))
     beside = compare(eager, ref)
@@ -52,9 +54,12 @@ def judge(out: Any, ref: Any, eager: Any | None, dtype: DType) -> Judged:
     return Judged(found, beside, allowed, found.within(allowed) or as_eager)
 
 
-def tolerance(dtype: DType) -> float:
-    """The relative error that a correct program with outputs of `dtype` stays under; 0 for integers and bool."""
-    return _TOLERANCE.get(dtype, 0.0)
+def tolerance(dtype: DType, math: str = "fast") -> float:
+    """The relative error that a correct program with outputs of `dtype` stays under; 0 for integers and bool.
+
+    With `math` "tf32" the factors of products are rounded to 11 significant bits, by 2**-11 of each at most, which moves a sum by 2**-10
+    of the sum of its products' sizes at most."""
+    return max(_TOLERANCE.get(dtype, 0.0), _TF32 if math == "tf32" and dtype is dt.f32 else 0.0)
 
 
 def compare(out: Any, ref: Any) -> Error:

@@ -385,8 +385,10 @@ def meaning(op: str, dtype: DType) -> Callable[..., Value]:
 
 def converter(source: DType, target: DType) -> Callable[[Value], Value]:
     """The conversion of values; anything but fp32 becomes a half type by way of fp32, as in torch."""
-    if source is target:
+    if source.stored is target:
         return lambda x: x
+    if target is dt.tf32:
+        return lambda x: dt.rounded(np.asarray(x, np.float32), even=False)
     to = target.numpy
     if target is not target.compute and source is not dt.f32:
         return lambda x: x.astype(np.float32).astype(to)

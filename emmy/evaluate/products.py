@@ -10,11 +10,13 @@ import numpy as np
 
 from emmy.evaluate.async_memory import ANY
 from emmy.evaluate.machine import Fault
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
 
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Array, RegisterArray, Warp
 
-ROW, PERIOD, PIECE, HALF, K = 128, 1024, 16, 2, 16     # bytes of a row, of the swizzle's period, of what it moves, of an element; depth
+ROW, PERIOD, PIECE, DEEP = 128, 1024, 16, 32     # bytes of a row, of the swizzle's period, of what it moves, of a product's depth
 LANE = np.arange(32)
 
 
@@ -40,14 +42,15 @@ def fragment(part: int, registers: int) -> tuple[Array, Array]:
 
 
 @cache
-def layout(major: str, extent: int, chunk: int, offset: int) -> Array:
-    """Where the elements (across, k) of an operand lie, in elements from the start of the period in which it begins `offset` bytes on."""
-    across, k = np.arange(extent)[:, None], np.arange(K)
+def layout(major: str, extent: int, chunk: int, offset: int, item: int) -> Array:
+    """Where the elements (across, k) of `item` bytes of an operand lie, in elements from the start of the period in which it begins
+    `offset` bytes on."""
+    across, k, line = np.arange(extent)[:, None], np.arange(DEEP // item), ROW // item
     if major == "k":
-        linear = across * ROW + k * HALF
+        linear = across * ROW + k * item
     else:
-        linear = across // 64 * chunk * HALF + k * ROW + across % 64 * HALF
-    return swizzle(linear + offset, ROW) // HALF
+        linear = across // line * chunk * item + k * ROW + across % line * item
+    return swizzle(linear + offset, ROW) // item
 
 
 def swizzle(address: Array, span: int) -> Array:
@@ -63,19 +66,20 @@ def common(warps: list[Warp], value: Callable[[Warp], Any], what: str) -> int:
     return int(found[0])
 
 
-def shared_operand(warps: list[Warp], name: str, at: int, major: str, extent: int, chunk: int) -> Array:
-    """The operand at element `at` of a shared buffer, (across, k) in fp64; it stays in use until each warp has waited."""
-    w, memory = warps[-1], warps[0].engine.shared[name]
-    offset = at * HALF % PERIOD
+def shared_operand(warps: list[Warp], name: str, element: DType, at: int, major: str, extent: int, chunk: int) -> Array:
+    """The operand of `element` at element `at` of a shared buffer, (across, k) in fp64; it stays in use until each warp has waited."""
+    w, memory, item = warps[-1], warps[0].engine.shared[name], element.bytes
+    offset = at * item % PERIOD
     if offset >= ROW:
         raise Fault("alignment", f"an operand at element {at} of {name}, which is not in the first row of {PERIOD} bytes", w.threads)
-    place = layout(major, extent, chunk, offset) + (at * HALF - offset) // HALF
+    place = layout(major, extent, chunk, offset, item) + (at * item - offset) // item
     memory.inside(w, int(place.min()), int(place.max()))
     seen = np.min([x.seen.min(axis=0) for x in warps], axis=0)
     memory.engine_read(w, place, seen, len(warps))
     for x in warps:
         x.products[-1].append(partial(memory.engine_done, x, place, ANY))
-    return np.asarray(memory.data[place]).astype(np.float64)
+    values = memory.data[place]
+    return np.asarray(dt.truncated(values) if element is dt.tf32 else values).astype(np.float64)
 
 
 def require_told(w: Warp, array: RegisterArray) -> None:

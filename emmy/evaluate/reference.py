@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -75,6 +76,8 @@ def _argument(arg: torch_ir.Arg, results: dict[torch_ir.Value, Any], float64: bo
 
 def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool) -> Any:
     args, kwargs = [_argument(a, results, float64) for a in call.args], {k: _argument(v, results, float64) for k, v in call.kwargs}
+    if float64 and call.op == "aten._scaled_mm.default":
+        return _scaled_mm(*args, **kwargs)
     if call.op == "operator.getitem":
         return operator.getitem(*args)
     fn: Any = torch.ops
@@ -90,6 +93,13 @@ def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool
         elif parameter.name == "eps" and float64 and (args[k] if k < len(args) else kwargs.get("eps")) is None:
             kwargs["eps"] = _default_eps(call)  # the default is that of the type computed in, which must not change
     return fn(*args, **kwargs)
+
+
+def _scaled_mm(x: torch.Tensor, y: torch.Tensor, scale_x: torch.Tensor, scale_y: torch.Tensor, bias: torch.Tensor | None = None,
+               scale_result: None = None, out_dtype: object = None, use_fast_accum: bool = False) -> torch.Tensor:
+    """In float64, of which torch has no such product."""
+    scales = (s.reshape(()) if s.numel() == 1 else s for s in (scale_x, scale_y))
+    return torch.add(math.prod(scales, start=x @ y), 0 if bias is None else bias)
 
 
 def _default_eps(call: torch_ir.Call) -> float:

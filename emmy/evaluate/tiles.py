@@ -9,6 +9,7 @@ import numpy as np
 
 from emmy.evaluate.machine import Fault
 from emmy.evaluate.products import PIECE, swizzle
+from emmy.ir import dtype as dt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +54,8 @@ class Tile:
         tensor, tile = self._inside(corner)
         box = np.zeros(self.map.box, data.dtype)
         box[tile] = data[self._elements(tensor)]
+        if self.map.element is dt.tf32:
+            box = dt.rounded(box)
         out = np.empty(self.count, data.dtype)
         out[self.places] = box.reshape(-1)
         return out

@@ -17,7 +17,7 @@ from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Threa
 from emmy.ir.node import IRError
 
 TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float",
-    dt.f64: "double"}
+    dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2", dt.tf32: "float"}
 PRIMARY, UNARY, TERNARY = 16, 14, 3
 
 # symbol and precedence, as in C; all of them group to the left
@@ -28,9 +28,42 @@ _BOOL_INFIX = {"max": ("||", 4), "min": ("&&", 5)}
 _SAME_NAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "fmod", "pow")
 _CALLS = {"float": {"abs": "fabs", "round": "rint", **{f: f for f in _SAME_NAME}}, "int": {"max": "max", "min": "min"}, "bool": {}}
 _HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min", "exp2": "emmy_exp2"}
+_WIDENED = {dt.f16: "__half2float", dt.bf16: "__bfloat162float", dt.e4m3: "float", dt.e5m2: "float"}
+_NARROWED = {dt.f16: "__float2half_rn", dt.bf16: "__float2bfloat16_rn", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2"}
 
 _DEVICE = "__device__ __forceinline__"
+
+
+def _byte_type(name: str, mantissa: int, bias: int, tops: str, over: int, nan: int, half: str) -> str:
+    """A type of a byte in CUDA: rounded to nearest even, as torch does; `tops`: whether a magnitude is beyond what becomes `over`."""
+    drop, least = 23 - mantissa, 2 ** (bias - 1 + mantissa)
+    return f"""struct {name} {{
+  unsigned char bits;
+  {name}() = default;
+  {_DEVICE} static {name} of(unsigned char bits) {{ {name} x; x.bits = bits; return x; }}
+  {_DEVICE} explicit {name}(float x) {{
+    const unsigned word = __float_as_uint(x), size = word & 0x7fffffffu, sign = word >> 24 & 0x80u;
+    const float magnitude = __uint_as_float(size);
+    unsigned to = (size + {hex((1 << (drop - 1)) - 1)}u + (size >> {drop} & 1u) >> {drop}) - {(127 - bias) << mantissa}u;
+    if (magnitude < {2.0 ** (1 - bias)!r}f) to = __float2uint_rn(magnitude * {float(least)}f);
+    if ({tops}) to = {over:#x}u;
+    bits = static_cast<unsigned char>(sign | (magnitude != magnitude ? {nan:#x}u : to));
+  }}
+  {_DEVICE} explicit operator float() const {{
+    float x;
+    {half}
+  }}
+}};"""
+
+
 FUNCTIONS = {
+    "emmy_e4m3": _byte_type("emmy_e4m3", 3, 7, "magnitude > 464.0f", 0x7F, 0x7F,
+                            """const unsigned short half = (bits & 0x80) << 8 | (bits & 0x7f) << 7;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return (bits & 0x7f) == 0x7f ? __int_as_float(0x7fffffff) : x * 256.0f;"""),
+    "emmy_e5m2": _byte_type("emmy_e5m2", 2, 15, "magnitude >= 61440.0f", 0x7C, 0x7F, """const unsigned short half = bits << 8;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return x;"""),
     "emmy_sign": f"""template <class T>
 {_DEVICE} T emmy_sign(T x) {{ return x != x ? x : static_cast<T>((x > 0) - (x < 0)); }}""",
     "emmy_mod": f"""{_DEVICE} float emmy_mod(float x, float y) {{ float r = fmodf(x, y); return r != 0 && (r < 0) != (y < 0) ? r + y : r; }}
@@ -78,12 +111,15 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
     "emmy_copy_async": f"""{_DEVICE} void emmy_copy_async(void* to, const void* from, bool there = true) {{
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(emmy_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
 }}""",
+    "emmy_copy_words": f"""template <int N>
+{_DEVICE} void emmy_copy_words(void* to, const void* from, bool there = true) {{
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(emmy_shared(to)), "l"(from), "n"(N), "r"(there ? N : 0) : "memory");
+}}""",
     "emmy_commit_copies": f"""{_DEVICE} void emmy_commit_copies() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}""",
     "emmy_wait_copies": f"""template <int N>
 {_DEVICE} void emmy_wait_copies() {{ asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }}""",
     **{name: f"""template <int N, class T>
 {_DEVICE} void {name}(T* to, const T* row) {{
-  static_assert(sizeof(T) == 2);
   unsigned* const r = reinterpret_cast<unsigned*>(to);
   if constexpr (N == 1)
     asm volatile("ldmatrix.sync.aligned.m8n8.x1{trans}.shared.b16 {{%0}}, [%1];" : "=r"(r[0]) : "r"(emmy_shared(row)) : "memory");
@@ -94,13 +130,19 @@ struct alignas(sizeof(T) * N) emmy_vector { T at[N]; };""",
     asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(emmy_shared(row)) : "memory");
 }}""" for name, trans in (("emmy_load_matrix", ""), ("emmy_load_transposed", ".trans"))},
-    **{f"emmy_mma_{half}": f"""{_DEVICE} void emmy_mma_{half}(float* sum, const {TYPES[half]}* left, const {TYPES[half]}* right) {{
+    "emmy_tf32": f"""// rounded to the nearest, ties away from zero
+{_DEVICE} float emmy_tf32(float x) {{
+  unsigned y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return __uint_as_float(y);
+}}""",
+    **{f"emmy_mma_{x}": f"""{_DEVICE} void emmy_mma_{x}(float* sum, const {TYPES[x]}* left, const {TYPES[x]}* right) {{
   const unsigned* const a = reinterpret_cast<const unsigned*>(left);
   const unsigned* const b = reinterpret_cast<const unsigned*>(right);
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{half}.{half}.f32 "
+  asm volatile("mma.sync.aligned.m16n8k{32 // x.bytes}.row.col.f32.{x}.{x}.f32 "
     "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
     : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}}""" for half in (dt.f16, dt.bf16)},
+}}""" for x in (dt.f16, dt.bf16, dt.tf32, dt.e4m3, dt.e5m2)},
 }
 FUNCTIONS |= {
     "emmy_take_ticket": f"""{_DEVICE} int emmy_take_ticket(long long* word) {{
@@ -190,6 +232,8 @@ def constant(element: DType, bits: int) -> tuple[str, int]:
         suffix = "" if element is dt.i32 else "LL"
         lowest = value == np.iinfo(element.numpy).min
         return (f"(-{-(int(value) + 1)}{suffix} - 1)", PRIMARY) if lowest else (f"{value}{suffix}", PRIMARY if value >= 0 else UNARY)
+    if element.bytes == 1 and element.kind == "float":
+        return f"emmy_{element}::of({bits:#04x})", PRIMARY
     if element in (dt.f16, dt.bf16):
         return f"__ushort_as_{'half' if element is dt.f16 else 'bfloat16'}({bits:#06x})", PRIMARY
     if np.isfinite(value):
@@ -211,13 +255,14 @@ def decimal(element: DType, bits: int) -> str:
 def conversion(value: tuple[str, int], source: DType, target: DType) -> tuple[str, int]:
     """A value of dtype `source`, as text and its precedence, converted to `target`."""
     x, own = value
-    if source is target:
+    if source.stored is target:
         return value
+    if target is dt.tf32:
+        return f"emmy_tf32({conversion(value, source, dt.f32)[0]})", PRIMARY
     if source.compute is not source:
-        return conversion((f"__{'half2' if source is dt.f16 else 'bfloat162'}float({x})", PRIMARY), dt.f32, target)
-    if target in (dt.f16, dt.bf16):
-        single = conversion(value, source, dt.f32)[0]
-        return (f"__float2half_rn({single})" if target is dt.f16 else f"__float2bfloat16_rn({single})"), PRIMARY
+        return conversion((f"{_WIDENED[source]}({x})", PRIMARY), dt.f32, target)
+    if target in _NARROWED:
+        return f"{_NARROWED[target]}({conversion(value, source, dt.f32)[0]})", PRIMARY
     operand = x if own >= UNARY else f"({x})"
     if target is dt.bool_:
         return f"{operand} != {constant(source, 0)[0]}", 9

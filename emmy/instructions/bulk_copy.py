@@ -38,7 +38,7 @@ def swizzled(index: Expr, element: DType, span: int = 128) -> Expr:
 def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: str, index: Expr, windows: bool = False) -> None:
     """IRError unless tiles of the map `name`, which has windows or none, may lie in `buffer` at `index`."""
     tile, shared = scope.buffer(name, TensorMap), scope.buffer(buffer, SharedBuffer)
-    if shared.element is not tile.element or shared.alignment < tile.alignment:
+    if shared.element is not tile.element.stored or shared.alignment < tile.alignment:
         raise IRError(f"{buffer} of {shared.element}, aligned to {shared.alignment} bytes, is no place for tiles of {name}: "
                       f"{tile.element}, aligned to {tile.alignment}")
     if windows != (tile.windows is not None):

@@ -1,4 +1,4 @@
-"""Asynchronous copies from global to shared memory, past the registers: 16 bytes a thread, in groups that are waited for in order.
+"""Asynchronous copies from global to shared memory, past the registers: 4, 8 or 16 bytes a thread, in groups that are waited for in order.
 
 A copy has arrived for the thread that issued it after a wait that covers its group, for others after a barrier behind that wait.
 Until then its elements of shared memory may neither be read nor written.
@@ -18,11 +18,11 @@ from emmy.ir.node import IRError
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step, Warp
 
-BYTES = 16
+WORDS, BYTES = (4, 8, 16), 16     # bytes of a copy, and of one that passes by the first-level cache
 
 
 class CopyAsync(Stmt):
-    """`width` elements (16 bytes) of a global buffer, from `source` on, begin their way to `index` of the shared buffer `target`.
+    """`width` elements (4, 8 or 16 bytes) of a global buffer, from `source` on, begin their way to `index` of the shared buffer `target`.
     Where `guard` is false zeros do, and global memory is not touched."""
 
     target: str
@@ -35,8 +35,8 @@ class CopyAsync(Stmt):
 
     def check(self, scope: Scope) -> None:
         to, of = scope.buffer(self.target, SharedBuffer), scope.buffer(self.buffer, GlobalBuffer)
-        if to.element is not of.element or self.width * of.element.bytes != BYTES:
-            raise IRError(f"{self.width} elements from {of.element} to {to.element}; an asynchronous copy is {BYTES} bytes of one dtype")
+        if to.element is not of.element or self.width * of.element.bytes not in WORDS:
+            raise IRError(f"{self.width} elements from {of.element} to {to.element}; an asynchronous copy is 4, 8 or 16 bytes of one dtype")
         for index in (self.index, self.source):
             scope.expr(index, dt.i32, dt.i64)
             if isinstance(index, Const) and index.value % self.width:
@@ -46,7 +46,9 @@ class CopyAsync(Stmt):
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         there = "" if self.guard is None else f", {spell(self.guard)}"
-        return [f"emmy_copy_async(&{self.target}[{spell(self.index)}], &{self.buffer}[{spell(self.source)}]{there});"]
+        size = self.width * types[self.buffer].bytes
+        name = "emmy_copy_async" if size == BYTES else f"emmy_copy_words<{size}>"
+        return [f"{name}(&{self.target}[{spell(self.index)}], &{self.buffer}[{spell(self.source)}]{there});"]
 
     def meaning(self, machine: Machine) -> Step:
         index, source, width = machine.value(self.index), machine.value(self.source), self.width
@@ -59,7 +61,7 @@ class CopyAsync(Stmt):
         return run
 
     def traffic(self, kernel: Kernel) -> float:
-        return BYTES
+        return self.width * kernel.types[self.buffer].bytes
 
 
 class CommitCopies(Stmt):

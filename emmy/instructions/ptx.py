@@ -160,7 +160,8 @@ template <class T, int N>
        for name, trans in (("matrices", ""), ("transposed", ".trans")) for half in ("f16", "bf16")},
 }
 
-_PRODUCT = r"emmy_product_(b?f16)_(\d+)_([kmr])([km])"
+_PRODUCT = r"emmy_product_(b?f16|tf32|e4m3|e5m2)_(\d+)_([kmr])([km])"
+_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 
 
 def product(name: str) -> str | None:
@@ -173,15 +174,16 @@ def product(name: str) -> str | None:
     n = columns // 2
     sums, a = ", ".join(f"%{k}" for k in range(n)), 4 if left == "r" else 1
     of = f"{{{', '.join(f'%{n + k}' for k in range(4))}}}" if left == "r" else f"%{n}"
-    majors = f"{int(right == 'm')}" if left == "r" else f"{int(left == 'm')}, {int(right == 'm')}"
+    majors = f", {int(right == 'm')}" if left == "r" else f", {int(left == 'm')}, {int(right == 'm')}"
+    majors = majors if _DEPTHS[element] == 16 else ""       # others than halves have their rows along k
     pointer = "const unsigned* const a = reinterpret_cast<const unsigned*>(left);\n  " if left == "r" else ""
     given = ", ".join(f'"r"(a[{k}])' for k in range(4)) if left == "r" else '"l"(left)'
     parameter = "const void* left" if left == "r" else "unsigned long long left"
     outputs = "\n      ".join(", ".join(f'"+f"(sum[{k}])' for k in range(i, min(i + 8, n))) + "," * (i + 8 < n) for i in range(0, n, 8))
     return f"""{_DEVICE} void {name}(float* sum, {parameter}, unsigned long long right, bool accumulate) {{
   {pointer}asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{n + a + 1}, 0; "
-    "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{element}.{element} {{{sums}}}, "
-    "{of}, %{n + a}, p, 1, 1, {majors}; }}"
+    "wgmma.mma_async.sync.aligned.m64n{columns}k{_DEPTHS[element]}.f32.{element}.{element} {{{sums}}}, "
+    "{of}, %{n + a}, p, 1, 1{majors}; }}"
     : {outputs}
     : {given}, "l"(right), "r"(static_cast<int>(accumulate)));
 }}"""

@@ -1,8 +1,11 @@
-"""Products of a warpgroup: four warps multiply a 64 x 16 by a 16 x n matrix of half elements and add in fp32, while they go on.
+"""Products of a warpgroup: four warps multiply a 64 x k by a k x n matrix and add in fp32, while they go on.
 
-Operands are tiles in shared memory, rows of 128 bytes swizzled by 128, as a copy of a tile with a box of 64 inner elements leaves them.
-"k": a row is 64 elements along k of one row of the left or column of the right matrix.  "mn": a row is 64 elements across, for one k;
-the next 64 across lie `chunk` elements on.  16 further k are 16 or 1024 elements on.
+k is 32 bytes: 16 halves, 8 elements of tf32, which is f32 in memory with the low 13 bits of the mantissa unread, or 32 of e4m3 or e5m2,
+whose sums an H100 keeps to some 14 bits as it adds; the simulator adds exactly and rounds each product's sum to fp32.
+
+Operands are tiles in shared memory, rows of 128 bytes swizzled by 128, as a copy of a tile with a box of 128 inner bytes leaves them.
+"k": a row lies along k of one row of the left or column of the right matrix, which 32 bytes on is another product's.  "mn", of halves
+alone: a row is 64 elements across, for one k; the next 64 across lie `chunk` elements on, and 16 further k 1024 elements on.
 
 Of the sum, a thread holds rows 16 warp + lane / 4 + 8h and columns 8j + 2 (lane % 4) + e as elements 4j + 2h + e, the warp counted in
 its warpgroup; of a left matrix in registers, what `emmy.instructions.mma` says, each warp its 16 rows.
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emmy.instructions.arithmetic import spell
-from emmy.instructions.mma import LEFT, gather
+from emmy.instructions.mma import LEFT, depth, gather
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from emmy.evaluate.machine import Array, Machine, Step, Warp
 
 WARPGROUP, M, K, ALIGNMENT = 128, 64, 16, 1024
-MAJORS = ("k", "mn")
+MAJORS = {dt.f16: ("k", "mn"), dt.bf16: ("k", "mn"), dt.tf32: ("k",), dt.e4m3: ("k",), dt.e5m2: ("k",)}    # how rows of operands run
 
 
 def place(register: int) -> tuple[int, int, int]:
@@ -40,10 +43,10 @@ def place(register: int) -> tuple[int, int, int]:
 def check_operand(scope: Scope, element: DType, buffer: str, at: Expr, major: str) -> None:
     """IRError unless an operand may lie in `buffer` at `at`."""
     found = scope.buffer(buffer, SharedBuffer)
-    if found.element is not element or found.alignment < ALIGNMENT:
+    if found.element is not element.stored or found.alignment < ALIGNMENT:
         raise IRError(f"{buffer} of {found.element}, aligned to {found.alignment} bytes; an operand is {element}, aligned to {ALIGNMENT}")
-    if major not in MAJORS:
-        raise IRError(f"{buffer} by {major!r}; the rows of an operand run along 'k' or 'mn'")
+    if major not in MAJORS[element]:
+        raise IRError(f"{buffer} by {major!r}; the rows of an operand of {element} run along {' or '.join(map(repr, MAJORS[element]))}")
     scope.expr(at, dt.i32, dt.i64)
     if isinstance(at, Const) and at.value * element.bytes % ALIGNMENT >= 128:
         raise IRError(f"an operand at element {at.value} of {buffer}; it begins in the first row of {ALIGNMENT} bytes")
@@ -65,7 +68,7 @@ class MultiplyWarpgroup(Stmt):
     accumulate: Expr
     right_chunk: int = 4096
     asynchronous = True
-    syntax = ("wgmma_m64k16 {element} {columns} {into}[{into_at}] += {left}[{left_at}] {left_major} * {right}[{right_at}] {right_major} "
+    syntax = ("wgmma_m64 {element} {columns} {into}[{into_at}] += {left}[{left_at}] {left_major} * {right}[{right_at}] {right_major} "
               "chunk {right_chunk} if {accumulate}")
 
     def check(self, scope: Scope) -> None:
@@ -80,11 +83,11 @@ class MultiplyWarpgroup(Stmt):
 
         at = machine.value(self.left_at)
         return _meaning(machine, self, lambda warps: shared_operand(
-            warps, self.left, common(warps, at, "where an operand begins"), self.left_major, M, 0))
+            warps, self.left, self.element, common(warps, at, "where an operand begins"), self.left_major, M, 0))
 
     @property
     def flops(self) -> float:
-        return 2 * M * self.columns * K / WARPGROUP
+        return 2 * M * self.columns * depth(self.element) / WARPGROUP
 
 
 class MultiplyWarpgroupRegisters(Stmt):
@@ -102,11 +105,13 @@ class MultiplyWarpgroupRegisters(Stmt):
     accumulate: Expr
     right_chunk: int = 4096
     asynchronous = True
-    syntax = ("wgmma_m64k16_registers {element} {columns} {into}[{into_at}] += {left}[{left_at}] * {right}[{right_at}] {right_major} "
+    syntax = ("wgmma_m64_registers {element} {columns} {into}[{into_at}] += {left}[{left_at}] * {right}[{right_at}] {right_major} "
               "chunk {right_chunk} if {accumulate}")
 
     def check(self, scope: Scope) -> None:
         _check(scope, self)
+        if self.element.bytes != 2:
+            raise IRError(f"a matrix of {self.element} in registers; there it is of f16 or bf16")
         scope.elements(self.left, self.element, self.left_at, len(LEFT))
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
@@ -133,8 +138,8 @@ Product = MultiplyWarpgroup | MultiplyWarpgroupRegisters
 
 
 def _check(scope: Scope, s: Product) -> None:
-    if s.element not in (dt.f16, dt.bf16):
-        raise IRError(f"matrices of {s.element}; a warpgroup multiplies f16 and bf16")
+    if s.element not in MAJORS:
+        raise IRError(f"matrices of {s.element}; a warpgroup multiplies {', '.join(map(str, MAJORS))}")
     if not 8 <= s.columns <= 256 or s.columns % 8:
         raise IRError(f"{s.columns} columns; a product has 8 to 256, a multiple of 8")
     scope.elements(s.into, dt.f32, s.into_at, s.columns // 2)
@@ -160,7 +165,8 @@ def _meaning(machine: Machine, s: Product, left: Callable[[list[Warp]], Array]) 
     def act(warps: list[Warp]) -> None:
         warps = sorted(warps, key=lambda w: w.number)
         a = left(warps)
-        b = shared_operand(warps, s.right, common(warps, right_at, "where an operand begins"), s.right_major, s.columns, s.right_chunk)
+        first = common(warps, right_at, "where an operand begins")
+        b = shared_operand(warps, s.right, s.element, first, s.right_major, s.columns, s.right_chunk)
         accumulate(warps, [w.registers[into] for w in warps], common(warps, into_at, "where the sums begin"), a @ b.T,
                    bool(common(warps, keep, "whether sums are kept")))
 

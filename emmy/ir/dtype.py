@@ -1,6 +1,8 @@
 """Element types: how a tensor is stored, and in what its elements are computed.
 
-Arithmetic on half types happens in fp32 (torch's opmath): `compute` gives the type that a stored element widens to.
+Arithmetic on half types and on those of a byte, e4m3 and e5m2, happens in fp32 (torch's opmath): `compute` gives the type that a stored
+element widens to.
+tf32 is what products take of f32: memory holds f32, of whose mantissa they read the upper 10 bits.
 A constant is (dtype, bits): the bits of its value as that type stores it, so that 0.0 and -0.0 differ and NaN is itself.
 """
 
@@ -25,7 +27,7 @@ class DType(Node):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        made: np.dtype[Any] = np.dtype(_NUMPY[self.name])
+        made: np.dtype[Any] = np.dtype(_NUMPY[self.stored.name])
         return made
 
     @property
@@ -34,9 +36,14 @@ class DType(Node):
         return _TORCH[self.name]
 
     @property
+    def stored(self) -> DType:
+        """The type that memory holds it as."""
+        return f32 if self is tf32 else self
+
+    @property
     def compute(self) -> DType:
         """The type arithmetic on it happens in."""
-        return f32 if self in (bf16, f16) else self
+        return f32 if self in (bf16, f16, e4m3, e5m2) else self
 
     def __str__(self) -> str:
         return self.name
@@ -50,17 +57,23 @@ bf16 = DType("bf16", 2, "float")
 f32 = DType("f32", 4, "float")
 f64 = DType("f64", 8, "float")
 
-DTYPES = {d.name: d for d in (bool_, i32, i64, f16, bf16, f32, f64)}
+e4m3 = DType("e4m3", 1, "float")      # no infinities: what exceeds 448 is NaN
+e5m2 = DType("e5m2", 1, "float")
+tf32 = DType("tf32", 4, "float")
+
+DTYPES = {d.name: d for d in (bool_, i32, i64, f16, bf16, f32, f64, e4m3, e5m2)}     # of tensors
+OPERANDS = DTYPES | {"tf32": tf32}                                       # and of what products take
 _NUMPY = {"bool": np.bool_, "i32": np.int32, "i64": np.int64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-          "f32": np.float32, "f64": np.float64}
-_TORCH = {"bool": "bool", "i32": "int32", "i64": "int64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+          "f32": np.float32, "f64": np.float64, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+_TORCH = {"bool": "bool", "i32": "int32", "i64": "int64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+          "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
 def named(name: str) -> DType:
     """The type printed as `name`; IRError if there is none."""
-    if name not in DTYPES:
-        raise IRError(f"unknown dtype {name!r}; the dtypes are {', '.join(DTYPES)}")
-    return DTYPES[name]
+    if name not in OPERANDS:
+        raise IRError(f"unknown dtype {name!r}; the dtypes are {', '.join(OPERANDS)}")
+    return OPERANDS[name]
 
 
 def bits(dtype: DType, value: float | bool) -> int:
@@ -72,3 +85,15 @@ def bits(dtype: DType, value: float | bool) -> int:
 def value(dtype: DType, pattern: int) -> Any:
     """The NumPy scalar whose bits are `pattern`."""
     return np.frombuffer(pattern.to_bytes(dtype.bytes, "little"), dtype.numpy)[0]
+
+
+def truncated(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """f32 as products read it: the low 13 bits of the mantissa are dropped, an error below 2**-10 of the value."""
+    return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def rounded(x: np.ndarray[Any, Any], even: bool = True) -> np.ndarray[Any, Any]:
+    """f32 rounded to the nearest tf32, ties to `even` or away from zero: an error of 2**-11 of the value at most.  NaN and inf stay."""
+    bits = x.view(np.uint32)
+    half = np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) if even else np.uint32(0x1000)
+    return np.where(np.isfinite(x), ((bits + half) & np.uint32(0xFFFFE000)).view(np.float32), x)

@@ -318,7 +318,7 @@ def verify(kernel: Kernel) -> None:
                 raise IRError(f"{kernel.name}: {b.name} begins at byte {start}, which its alignment, {alignment}, does not divide")
             case TensorMap(_, of, element, shape):
                 found = buffers.get(of)
-                if not isinstance(found, GlobalBuffer) or found.element is not element or found.length < b.reach:
+                if not isinstance(found, GlobalBuffer) or found.element is not element.stored or found.length < b.reach:
                     raise IRError(f"{kernel.name}: map {b.name} of {element}{list(shape)} does not fit the buffer {of}")
         buffers[b.name] = b
     if not 1 <= kernel.block <= 1024 or not all(1 <= n <= most for n, most in zip(kernel.grid, GRID_LIMITS, strict=True)):

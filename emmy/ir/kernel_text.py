@@ -178,7 +178,7 @@ class _Parser:
         return sign * int(self.match(r"\d+", "an integer"))
 
     def dtype(self) -> DType:
-        return dt.named(self.match("|".join(dt.DTYPES), "a dtype"))
+        return dt.named(self.match("|".join(dt.OPERANDS), "a dtype"))
 
     def separated(self, item: Any) -> tuple[Any, ...]:
         self.take("(")
@@ -343,7 +343,7 @@ class _Parser:
             return Thread()
         if token in ("block_x", "block_y", "block_z"):
             return Block("xyz".index(token[-1]))
-        if token in dt.DTYPES and self.peek() == "(":
+        if token in dt.OPERANDS and self.peek() == "(":
             return Convert(dt.named(token), *self.separated(self.expr))
         if token in OPERATORS and self.peek() == "(":
             return Apply(token, self.separated(self.expr))

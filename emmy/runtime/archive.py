@@ -17,7 +17,7 @@ import numpy as np
 
 from emmy.errors import EmmyError
 from emmy.ir.dtype import named
-from emmy.runtime.arrays import element_of, to_numpy
+from emmy.runtime.arrays import FOREIGN, element_of, to_numpy
 
 
 def write(path: str | os.PathLike[str], manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
@@ -53,9 +53,9 @@ def reading(path: str | os.PathLike[str], kind: str, newest: int, command: str) 
 
 
 def npy(x: Any) -> bytes:
-    """An array as the bytes of an .npy file; bf16 as its bits in uint16."""
+    """An array as the bytes of an .npy file; types that NumPy lacks as their bits."""
     file, array = io.BytesIO(), to_numpy(x)
-    np.save(file, array.view(np.uint16) if element_of(x).name == "bf16" else array, allow_pickle=False)
+    np.save(file, array.view(f"u{array.itemsize}") if element_of(x).name in FOREIGN else array, allow_pickle=False)
     return file.getvalue()
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from emmy.ir.dtype import DTYPES, DType
 
+FOREIGN = ("bf16", "e4m3", "e5m2")      # types that torch does not hand to NumPy itself
+
 
 def element_of(x: Any) -> DType:
     """The element type of a NumPy array or a torch tensor; TypeError if no IR has it."""
@@ -24,11 +26,14 @@ def to_numpy(x: Any) -> np.ndarray:
         return np.ascontiguousarray(x).reshape(x.shape)
     x = x.detach().cpu().contiguous()
     element = element_of(x)
-    if element.name != "bf16":  # the one type that torch does not hand to NumPy itself
-        return np.asarray(x.numpy())
+    return np.asarray(x.view(_bits(element)).numpy().view(element.numpy) if element.name in FOREIGN else x.numpy())
+
+
+def _bits(element: DType) -> Any:
+    """torch's whole numbers as wide as `element`."""
     import torch
 
-    return np.asarray(x.view(torch.int16).numpy().view(element.numpy))
+    return torch.uint8 if element.bytes == 1 else torch.int16
 
 
 def to_torch(x: Any, element: DType, device: Any) -> Any:
@@ -37,5 +42,6 @@ def to_torch(x: Any, element: DType, device: Any) -> Any:
 
     if isinstance(x, np.ndarray):
         x = np.ascontiguousarray(x, dtype=element.numpy).reshape(x.shape)
-        x = torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if element.name == "bf16" else torch.from_numpy(x)
+        whole = torch.from_numpy(x.view(f"i{element.bytes}") if element.name in FOREIGN else x)
+        x = whole.view(getattr(torch, element.torch_name)) if element.name in FOREIGN else whole
     return x.detach().to(device=device, dtype=getattr(torch, element.torch_name)).contiguous()

@@ -8,7 +8,7 @@ import io
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -46,16 +46,29 @@ def floor_us(plan: Plan, rates: Rates) -> float:
     """A lower bound on the plan's time: compulsory traffic at a copy's rate, or its operations at the rate of the unit fit for them.
 
     Traffic is every input, weight and output once, or what the launches move where that is less.  Operations are those of the
-    form extracted; a launch that touches a half type is granted the tensor cores' rate, any other the fp32 units'."""
+    form extracted; a launch that touches a half type is granted the tensor cores' rate, and half of it one of fp32 where tf32 is allowed;
+    any other the fp32 units'."""
     elements = {b.name: b.element for b in plan.buffers}
 
     def work_us(x: Launch) -> float:
         half = any(elements[a].compute is not elements[a] for a in x.arguments)
-        return x.flops / (rates.bf16_TFLOPs if half else rates.fp32_TFLOPs) / 1e6
+        return x.flops / (rates.bf16_TFLOPs if half else rates.bf16_TFLOPs / 2 if plan.math == "tf32" else rates.fp32_TFLOPs) / 1e6
 
     moved = sum(x.bytes for x in plan.launches)
     compulsory = sum(prod(b.shape) * b.element.bytes for b in plan.of("input", "weight", "constant", "output"))
     return max(min(moved or compulsory, compulsory) / rates.copy_TBs / 1e6, sum(map(work_us, plan.launches)))
+
+
+@contextlib.contextmanager
+def allowing_tf32(allowed: bool) -> Iterator[None]:
+    """Torch's products of fp32 may round their factors to tf32, or may not."""
+    import torch
+
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def alternatives(program: torch_ir.Program, plan: Plan, weights: Mapping[str, Any], arguments: Sequence[Any], device: Any,
@@ -70,7 +83,10 @@ def alternatives(program: torch_ir.Program, plan: Plan, weights: Mapping[str, An
     graph = module(program, weights, device)
 
     def positional(function: Function) -> Function:
-        return lambda *xs: function(*(xs[k] for k in order))
+        def run(*xs: Any) -> Any:
+            with allowing_tf32(plan.math == "tf32"):
+                return function(*(xs[k] for k in order))
+        return run
 
     found, notes = {"eager": positional(graph)}, dict[str, Any]()
     for name, mode in modes.items():

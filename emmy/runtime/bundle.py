@@ -5,7 +5,7 @@ A bundle is a zip archive:
     manifest.json            format, plan, targets, reports, meta, and what the arrays are or the recipe they come from
     source.cu                the CUDA text of every kernel
     cubins/<target>.cubin    its machine code, for one or more targets
-    arrays/<group>/<n>.npy   weights (constants among them), example inputs, float64 references; bf16 as its bits in uint16
+    arrays/<group>/<n>.npy   weights (constants among them), example inputs, float64 references; bf16, e4m3 and e5m2 as their bits
 
 Large programs store a recipe in place of arrays: the snippet they were captured from.  Where the bundle runs, the snippet makes
 its tensors anew from torch's seeded generator, on the device at once, and the float64 reference is computed from them there.
@@ -112,7 +112,7 @@ class Bundle:
         run = self.executable(example.weights, device)
         arguments = tuple(example.inputs[n] for n in self.plan.inputs)
         outputs, errors = check(run, arguments, example.references)
-        correct = all(e.within(tolerance(self.plan.buffer(n).element)) for n, e in errors.items())
+        correct = all(e.within(tolerance(self.plan.buffer(n).element, self.plan.math)) for n, e in errors.items())
         timed = correct and repeats > 0
         call = functools.partial(run, *arguments)
         times = (device_us(call, repeats=repeats), call_us(call)) if timed else (None, None)

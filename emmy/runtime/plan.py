@@ -71,7 +71,7 @@ class Launch:
 class Plan:
     """A compiled program.  `inputs` in call order, `outputs` in return order (one buffer may be returned twice).
 
-    `source` is the CUDA text of every kernel, `target` such as "sm_90a", `math` "exact" or "fast".  IRError if malformed."""
+    `source` is the CUDA text of every kernel, `target` such as "sm_90a", `math` "exact", "fast" or "tf32".  IRError if malformed."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -151,7 +151,7 @@ def verify(plan: Plan) -> None:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} reads or writes {', '.join(unknown)}, which no buffer is")
         for m in x.maps:
             of = plan.buffer(m.buffer)
-            if m.buffer not in x.arguments or of.element is not m.element or prod(of.shape) < m.reach:
+            if m.buffer not in x.arguments or of.element is not m.element.stored or prod(of.shape) < m.reach:
                 raise IRError(f"plan {plan.name}: launch of {x.kernel} maps {m.buffer} as {m.element}{list(m.shape)}; "
                               f"it is {of.element}{list(of.shape)}, and has to be an argument too")
         if x.early and x is plan.launches[0]:

@@ -44,7 +44,7 @@ class Ledger:
 
     def __init__(self, region: Region, rows: Rows, pins: str = ""):
         self.outlined, self.rows = outline(region), rows
-        self.problem = problem(self.outlined, rows.gpu)
+        self.problem = problem(self.outlined, rows.gpu, rows.math)
         (self.weighed, self.chosen), = rows.extract(self.outlined, 1, pins)
         if pins:
             chosen = {k.writes: self.best(k) for k in self.chosen.kernels}

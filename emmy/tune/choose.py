@@ -154,7 +154,7 @@ class Rows:
     def extract(self, outlined: Outlined, count: int, pins: str = "") -> list[tuple[float, Extracted]]:
         """The best ways to compute a region, each with its weight, cheapest first.  Which partition is best may turn on what shares a
         launch: of a program of few tensors and several kernels, some more are looked at."""
-        found = partition.ranked(problem(outlined, self.gpu), self.price(outlined), count, RUNNERS_UP)
+        found = partition.ranked(problem(outlined, self.gpu, self.math), self.price(outlined), count, RUNNERS_UP)
         return sorted((self.launched(outlined, s, pins) for s in found), key=lambda pair: pair[0])[:count]
 
     def launched(self, outlined: Outlined, solution: partition.Solution, pins: str = "") -> tuple[float, Extracted]:

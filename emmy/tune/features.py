@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from functools import cache, cached_property, lru_cache
 from math import ceil, prod
 
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
@@ -324,6 +325,7 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
         return _tensor_contraction(census, schedule)
     kernel = census.kernel
     p, q, fm, fn, depth, buffers = tiled(schedule.row)
+    ring = schedule.row.stage.endswith("async")
     m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
     tiles_m, tiles_n = ceil(m / (p * fm)), ceil(n / (q * fn))
     blocks = tiles_m * tiles_n * batch
@@ -332,11 +334,15 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
     folds = len(kernel.folds)
     staged = blocks * (p * fm + q * fn) * k * folds
     operand = sum(census.slots(f.lifts) for f in kernel.folds) / max(m * n * batch * k * folds, 1)
-    work = covered * folds * atom(schedule.row) + staged * (4 + operand) + census.slots(kernel.results, *kernel.outer)
+    work = covered * folds * atom(schedule.row) + staged * (2.5 if ring else 4 + operand) + census.slots(kernel.results, *kernel.outer)
     shared = covered * (1 / fm + 1 / fn) * folds * 0.5
     bytes_ = max((t.element.bytes for t in kernel.tensors), default=4)
     rounds = ceil(k / depth) * (1.0 if buffers == 1 else 0.4)
-    registers = fm * fn + 2 * (fm + fn) + 14 + ceil(1.2 * depth * (p * fm + q * fn) / (p * q))
+    registers = fm * fn + 2 * (fm + fn) + (32 if ring else 14 + ceil(1.2 * depth * (p * fm + q * fn) / (p * q)))
+    if ring:        # a step waits for what was asked for steps ago, and a product for what was read one element ago
+        return Features(census.dram, max(census.dram, staged * bytes_), 0, 0, staged * bytes_, work, shared, blocks, p * q, registers,
+                        4 * folds * buffers * depth * (8 + p * fm + q * fn), 2 + 0.1 * rounds / buffers, rounds * 0.1, 16,
+                        independent=min(2.0, fm * fn / 32))
     return Features(census.dram, max(census.dram, staged * bytes_), 0, 0, staged * bytes_, work, shared, blocks, p * q, registers,
                     4 * folds * buffers * depth * (8 + p * fm + q * fn), rounds, ceil(k / depth) * 0.3, 4)
 
@@ -359,18 +365,20 @@ def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     blocks = ceil(m / high) * ceil(n / wide) * batch
     folds, rounds = len(kernel.folds), ceil(kernel.extents[kernel.folds[0].axis] / depth)
     k = rounds * depth
-    staged = blocks * (high + wide) * k * folds                     # halves that blocks bring to shared memory
-    read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # halves that warps read there
+    item = dt.named(schedule.row.tile.split("_")[2]).bytes
+    staged = blocks * (high + wide) * k * folds                     # elements that blocks bring to shared memory
+    read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # elements that warps read there
     products = blocks * high * wide * k * folds
     # an operand that is computed goes through registers into shared memory, and its products wait for it
-    staging = staged * (1 if plain(census, schedule.columns) else 10)
-    work = 16 * products / 2048 + staging + 2 * census.slots(kernel.results, *kernel.outer)
-    flight = 2 * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
+    staging = staged * (item / 2 if plain(census, schedule.columns) else 10) + (read if item == 4 else 0)     # which tf32 rounds
+    work = 16 * products * item / 4096 + staging + 2 * census.slots(kernel.results, *kernel.outer)
+    flight = item * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
     # a block's place is free when its results are written
     leaving = (2 + 0.3 * folds * fm * fn) * min(1.0, blocks / 256)
-    return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p * q,
-                    48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * 2 * stages * depth * (high + wide),
-                    leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, 2 * products)
+    moved = item * staged
+    return Features(census.dram, max(census.dram, moved), 0, 0, moved, work, item * read / 4 + moved / 4, blocks, 32 * p * q,
+                    48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * item * stages * depth * (high + wide),
+                    leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, item * products)
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:

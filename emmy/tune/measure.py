@@ -222,7 +222,7 @@ def synchronize() -> None:
 def simulator(problem: Problem, compiled: Compiled) -> Result:
     """Check without a GPU, in the simulator if the kernel is small; nothing is timed."""
     error = simulated(problem, compiled)
-    allowed = max(tolerance(compiled.plan.buffer(name).element) for name in compiled.plan.outputs)
+    allowed = max(tolerance(compiled.plan.buffer(name).element, compiled.plan.math) for name in compiled.plan.outputs)
     if error is None:
         return Result("right", note="too large to simulate")
     return Result("right", error=error.relative) if error.within(allowed) else wrong(error, allowed)

@@ -24,6 +24,8 @@ STAYS = 70e6
 PASSING = 0.1       # how much longer a byte takes that does not stay
 SHORT = 1.03        # how much longer bytes take that come 128 at a time from lines of memory, and not 256
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
+APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
+WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
 
 
 @lru_cache(maxsize=256)
@@ -50,10 +52,13 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     k = rounds * t.depth
     loads = {v for f in kernel.folds for v in census.loads(f.lifts) if schedule.form != "join" or f is kernel.folds[0]}
     left = sum(not census.free[v].isdisjoint(schedule.rows) for v in loads)
-    stage = 2 * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
-    shared = t.stages * 2 * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
+    item = t.element.bytes
+    stage = item * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
+    shared = t.stages * item * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
     registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
     share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
+    if t.apart:
+        share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
     dram = census.dram
     if t.depth * t.element.bytes <= 128 and any(census.stride(v, a) == 1 for v in loads for a in axes):
@@ -63,4 +68,4 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
         once = sum(touched[v.tensor] for v in loads if census.free[v].isdisjoint(schedule.rows))
         dram += PASSING * once - STAYING * min(once, STAYS)
     return Features(dram, dram, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, TURN * rounds / t.stages,
-                    1 + t.rows * t.width / 128, 256, 2 * products, share, tiles * rounds * stage, START_US + FILL_US * stage)
+                    1 + t.rows * t.width / 128, 256, item * products, share, tiles * rounds * stage, START_US + FILL_US * stage)

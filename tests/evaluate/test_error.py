@@ -84,3 +84,17 @@ def test_a_nan_is_right_only_where_float64_or_eager_has_it():
     assert judge(out, ref, out.clone(), dt.f32).right, "eager overflows where float64 does not"
     assert not judge(out, ref, torch.tensor([float("nan"), 2.0]), dt.f32).right
     assert not judge(out, ref, torch.tensor([9.0, 2.0]), dt.f32).right, "a far eager does not excuse a NaN"
+
+
+def test_tf32_has_a_bound_of_its_own():
+    assert tolerance(dt.f32) < tolerance(dt.f32, "tf32") == 2.0**-10
+    assert tolerance(dt.f64, "tf32") == tolerance(dt.f64) and tolerance(dt.i32, "tf32") == 0
+
+
+def test_tf32_is_the_nearest_of_eleven_bits():
+    """As an H200's copy engine has it: ties to even.  Instructions take ties away from zero, and products drop what is unread."""
+    x = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-11, -(1 + 2.0**-11), 1 + 2.0**-11 - 2.0**-20, np.inf, np.nan], np.float32)
+    up = np.float32(1 + 2.0**-10)
+    np.testing.assert_array_equal(dt.rounded(x), np.array([1, 1 + 2.0**-9, -1, 1, np.inf, np.nan], np.float32))
+    np.testing.assert_array_equal(dt.rounded(x, even=False), np.array([up, 1 + 2.0**-9, -up, 1, np.inf, np.nan], np.float32))
+    np.testing.assert_array_equal(dt.truncated(x[:4]), np.array([1, up, -1, 1], np.float32))

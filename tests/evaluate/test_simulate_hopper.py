@@ -207,7 +207,7 @@ def test_a_clipped_tile_counts_whole() -> None:
     ({"leave_out": "pin"}, "race", "store_global.*sum"),
     ({"leave_out": "wait"}, "race", "under way"),
     ({"by_thread": True, "leave_out": "fence_async"}, "fence", "no fence_async"),
-    ({"by_thread": True, "leave_out": "named_barrier"}, "race", "wgmma_m64k16_registers.*nothing that orders them"),
+    ({"by_thread": True, "leave_out": "named_barrier"}, "race", "wgmma_m64_registers.*nothing that orders them"),
     ({"by_thread": True, "leave_out": "wait"}, "race", "load_shared.*under way"),
     ({"bulk": 32}, "bytes", "128 bytes more"),
     ({"again": True}, "race", r"left\[0\] is set while a product reads it"),

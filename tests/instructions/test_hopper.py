@@ -225,6 +225,6 @@ def test_swizzled_is_the_layout_of_operands_and_tiles(element: DType) -> None:
             assert isinstance(made, Const)
             assert int(made.value) == swizzle(np.array(index * element.bytes), span) // element.bytes
     if element is dt.bf16:
-        rows = layout("k", 64, 0, 0)
+        rows = layout("k", 64, 0, 0, 2)
         assert rows[9, 3] == int(swizzled(int32(9 * 64 + 3), element).value)  # type: ignore[attr-defined]
-        assert layout("mn", 128, 4096, 0)[70, 2] == 4096 + int(swizzled(int32(2 * 64 + 6), element).value)  # type: ignore[attr-defined]
+        assert layout("mn", 128, 4096, 0, 2)[70, 2] == 4096 + int(swizzled(int32(2 * 64 + 6), element).value)  # type: ignore[attr-defined]

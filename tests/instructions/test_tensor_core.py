@@ -94,7 +94,7 @@ def test_parts_of_a_warp() -> None:
 
 
 @pytest.mark.parametrize("body, message", [
-    ((CopyAsync("tile", T * 4, 4, "a", T * 4),), "16 bytes of one dtype"),
+    ((CopyAsync("tile", T * 4, 1, "a", T * 4),), "4, 8 or 16 bytes of one dtype"),
     ((CopyAsync("tile", int32(4), 8, "a", int32(0)),), "index 4 of a vector of 8"),
     ((WaitCopies(-1),), "-1 pending"),
     ((DeclareArray("x", dt.bf16, 8), LoadMatrix("x", int32(4), 8, "tile", T * 8)), "elements 4 to 11 of x"),

@@ -74,6 +74,54 @@ def test_half_types_round_once() -> None:
     assert text.count("round{bf16}") == 1 and text.count("cast{f32}") == 2
 
 
+SCALED = ("x, w = torch.randn(6, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(torch.float8_e4m3fn); "
+          "torch._scaled_mm(x, w.t(), torch.tensor(0.5), torch.tensor(3.0), bias=torch.randn(16).bfloat16(), out_dtype=torch.bfloat16)")
+
+
+def test_a_scaled_product_is_a_sum_in_fp32() -> None:
+    """The operands as torch rounds them, multiplied and added exactly; then scales, bias and one rounding."""
+    captured = capture_snippet(SCALED)
+    (name, tensor), = lower(captured.program).outputs
+    inputs = {k: v.detach() for k, v in captured.tensors.items()}
+    got, = evaluate_tensor(lower(captured.program), {k: to_numpy(v) for k, v in inputs.items()})
+    x, w = (inputs[k].to(torch.float8_e4m3fn).double() for k in "xw")
+    (bias,) = (v.bfloat16().double() for v in inputs.values() if v.shape == (16,))
+    want = (x @ w.t() * 1.5 + bias).bfloat16()
+    assert str(tensor.dtype) == "bf16" and name
+    np.testing.assert_allclose(got.astype(np.float64), want.double().numpy(), rtol=2.0**-8)
+
+
+@pytest.mark.parametrize("scales, message", [("torch.rand(6, 1), torch.rand(1, 15)", r"scales of shape \[1, 15\]"),
+                                             ("scale_result=torch.tensor(1.0)", "a scale of the result")])
+def test_scales_that_a_product_does_not_take(scales: str, message: str) -> None:
+    call = torch_ir.parse(f"""torch {{
+      %x = input("x") : e4m3[6, 32]
+      %w = input("w") : e4m3[32, 16]
+      %a = input("a") : f32[6, 1]
+      %b = input("b") : f32[1, {15 if "15" in scales else 16}]
+      %y = aten._scaled_mm.default(%x, %w, %a, %b, None, {"%a" if "result" in scales else "None"}, bf16) : bf16[6, 16]
+      return %y
+    }}""")
+    with pytest.raises(EmmyError, match=message):
+        lower(call)
+
+
+def test_scales_of_rows_and_columns() -> None:
+    program = torch_ir.parse("""torch {
+      %x = input("x") : e4m3[6, 32]
+      %w = input("w") : e4m3[32, 16]
+      %a = input("a") : f32[6, 1]
+      %b = input("b") : f32[1, 16]
+      %y = aten._scaled_mm.default(%x, %w, %a, %b, None, None, f32) : f32[6, 16]
+      return %y
+    }""")
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(n).astype(ml_dtypes.float8_e4m3fn) for n in ((6, 32), (32, 16)))
+    a, b = (rng.standard_normal(n).astype(np.float32) for n in ((6, 1), (1, 16)))
+    got, = evaluate_tensor(lower(program), {"x": x, "w": w, "a": a, "b": b})
+    np.testing.assert_allclose(got, (x.astype(np.float64) @ w.astype(np.float64)) * a * b, rtol=1e-5, atol=1e-5)
+
+
 def test_views_compose_to_nothing() -> None:
     assert len(lower(capture_snippet("x = torch.randn(4, 6); x.t().reshape(4, 6).reshape(6, 4).t().contiguous()").program).nodes) == 1
 

@@ -1,10 +1,12 @@
 """Form "contraction": sums of products over one axis k, as tiles of rows by columns held in the registers of a block.
 
 Each step copies `depth` elements of k of the operands to shared memory, then every thread adds rows x columns products for each of
-them.  With STAGE=d1 a step waits for its own copies; with d2 the copies of the next step are under way while it adds.  The result is
+them.  With STAGE=d1 a step waits for its own copies; with d2 the copies of the next step are under way while it adds.  With smem-async
+the stages are a ring that asynchronous copies fill, past the registers, for operands that are f32 in memory.  The result is
 computed from the sums where they are, so what follows a matmul, and a norm of its rows, cost no memory traffic.
 
-Row: WORK=t<down>x<across>,TILE=<fma|mul>_f32/f<rows>x<columns>/k<depth>,STAGE=d<1|2>/smem.  Any extents: tails are predicated.
+Row: WORK=t<down>x<across>,TILE=<fma|mul>_f32/f<rows>x<columns>/k<depth>,STAGE=d<1|2>/smem, or d<stages>/smem-async.  Any extents: tails
+are predicated.
 Shared bytes: 4 * stages * depth * (L * (down*rows + 4) + R * (across*columns + 4)) for L distinct left operands and R right ones.
 """
 
@@ -14,16 +16,21 @@ from math import prod
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For, If
+from emmy.instructions.cp_async import CommitCopies, WaitCopies
+from emmy.instructions.registers import Assign
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Block, Expr, Kernel, Thread, Var, int32
+from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, Thread, Var, int32
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.register_tile import Cells, Contraction
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Tiling, products, strip, tiling
+from emmy.lower.tile_to_kernel.tile_copies import TileCopies
 
 PATCH = 4, 8        # threads of a warp down and across: the shape that reads the fewest words of shared memory
+BURSTS = 4          # in which the chunks of a step are asked for: all at once keep what is read of shared memory waiting
+PAIRS = 2           # neighbouring lanes down: vectors of 16 bytes that lanes two by two ask for alike are read in half the turns
 
 
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
@@ -39,7 +46,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     sums = products(scope, list(kernel.folds), schedule.rows, schedule.columns)
     contraction = Contraction(scope, sums, rows, columns, t, t.stages, t.stages)
     contraction.clear(scope)
-    (prefetched if t.stages == 2 else staged)(scope, contraction)
+    (ring if t.ring else prefetched if t.stages == 2 else staged)(scope, contraction)
     Cells(rows, columns, contraction.held()).store(scope)
     grid = -(-columns.extent // columns.width), -(-rows.extent // rows.width), prod(kernel.extents[a] for a in schedule.batch)
     return finish(kernel, scope, grid, t.threads, contraction.shared)
@@ -51,7 +58,8 @@ def patches(scope: Emitter, t: Tiling) -> tuple[Expr, Expr]:
     if t.down % down or t.across % across:
         return scope.let("row", Thread() // t.across), scope.let("column", Thread() % t.across)
     warp, lane, warps = Thread() // (down * across), Thread() % (down * across), t.across // across
-    return scope.let("row", warp // warps * down + lane // across), scope.let("column", warp % warps * across + lane % across)
+    return (scope.let("row", warp // warps * down + (lane // (PAIRS * across) * PAIRS + lane % PAIRS)),
+            scope.let("column", warp % warps * across + lane // PAIRS % across))
 
 
 def staged(scope: Emitter, c: Contraction) -> None:
@@ -91,3 +99,44 @@ def prefetched(scope: Emitter, c: Contraction) -> None:
     c.step(body, slot * c.left.slot, slot * c.right.slot)
     body.emit(If(remain, tuple(write.body)), Barrier())
     scope.emit(For(start, int32(0), int32(c.extent), int32(depth), False, tuple(body.body)))
+
+
+def ring(scope: Emitter, c: Contraction) -> None:
+    """Ask for the tiles of a step `stages` - 1 steps ahead, some chunks before each element's products, and read the factors of an element
+    before the products of the one before it: those of a tile's first element behind the barrier that tells that the tile is there, and that
+    the place of the last one is free."""
+    t, copies = c.tiling, [(side, TileCopies(scope, side)) for side in (c.left, c.right)]
+    for s in range(t.stages - 1):
+        if s * t.depth < c.extent:
+            for side, of in copies:
+                of.copy(scope, int32(s * t.depth), int32(s * side.slot), range(of.chunks), True)
+        scope.emit(CommitCopies())
+    now, start = scope.declare("slot", int32(0)), Var(scope.name("k"), dt.i32)
+    scope.emit(WaitCopies(t.stages - 2), Barrier())
+    first = c.read(scope, int32(0), int32(0), int32(0))
+    asking = range(0, t.depth - 1, -(-t.depth // BURSTS))       # elements before whose products some chunks are asked for
+
+    def step(body: Emitter, last: bool) -> None:
+        factors = first
+        if not last:
+            ahead = body.let("k", start + (t.stages - 1) * t.depth)
+            then = body.let("slot", Apply("select", (now == 0, int32(t.stages - 1), now - 1)))
+        for k in range(t.depth):
+            following = factors
+            if k + 1 < t.depth:
+                following = c.read(body, int32(k + 1), now * c.left.slot, now * c.right.slot)
+            elif not last:
+                body.emit(CommitCopies(), WaitCopies(t.stages - 2), Barrier(),
+                          Assign(now, Apply("select", (now == t.stages - 1, int32(0), now + 1))))
+                following = c.read(body, int32(0), now * c.left.slot, now * c.right.slot, first)
+            for side, of in copies if not last and k in asking else ():
+                n, among = asking.index(k), len(asking)
+                part = range(of.chunks * n // among, of.chunks * (n + 1) // among)
+                of.copy(body, ahead, then * side.slot, part, False)
+            c.add(body, factors)
+            factors = following
+
+    body = scope.child()
+    step(body, False)
+    scope.emit(For(start, int32(0), int32((c.extent - 1) // t.depth * t.depth), int32(t.depth), False, tuple(body.body)))
+    step(scope, True)

@@ -1,4 +1,4 @@
-"""Form "contraction" on Hopper: sums of products of halves by groups of four warps that multiply out of shared memory (wgmma).
+"""Form "contraction" on Hopper: sums of products by groups of four warps that multiply out of shared memory (wgmma).
 
 The first group of 128 threads copies: a thread of it for each side asks the copy engine for boxes of that side's operands, `depth`
 elements of the folded axis a stage, into a ring of stages; a side that needs not wait for an earlier kernel runs ahead of one that has
@@ -9,7 +9,10 @@ arrives.  While groups compute results of one tile, the ring fills with the next
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
 
-Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k16_<bf16|f16>_f32/f<rows>x<columns>/k<depth>,
+Products of a byte's types keep some 14 bits of what they add up.  Their sums of a stage, 128 elements, are begun anew and added in fp32:
+while one group does that, another multiplies.
+
+Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
 STAGE=d<stages>/smem-tma[-once],RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements;
 without p a block has one tile; operands of columns that are read once are the first to leave the second-level cache.
 Any extents: copies fill with zeros and stores are clipped.
@@ -38,27 +41,28 @@ from emmy.instructions import (
     MultiplyWarpgroup,
     NamedBarrier,
     PrefetchMap,
+    SetElement,
     SetRegisters,
-    StoreSharedVector,
     WaitBarrier,
     WaitProducts,
 )
+from emmy.instructions.mma import depth as k_of
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Apply, Block, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
+from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
+from emmy.lower.tile_to_kernel.hopper_operand import Operand
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, counted, products
 
-CHUNK = 8                       # halves that move as one vector
 GROUP, WARPS = 128, 4           # threads and warps that multiply together
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
@@ -78,6 +82,16 @@ class Tiling(NamedTuple):
     element: DType
 
     @property
+    def line(self) -> int:
+        """Elements of a line of a swizzled box."""
+        return maps.BYTES // self.element.bytes
+
+    @property
+    def apart(self) -> bool:
+        """Whether the sums of a stage are added up apart."""
+        return self.element.bytes == 1
+
+    @property
     def height(self) -> int:
         return 64 * self.groups * self.rows
 
@@ -93,78 +107,20 @@ class Tiling(NamedTuple):
 def tiling(row: tile.Row) -> Tiling:
     """The numbers of a row; IRError if it is not one of this form."""
     work, stage = re.fullmatch(r"g(\d+)x1/ws", row.work), re.fullmatch(r"d(\d+)/smem-tma(?:-once)?", row.stage)
-    cover = re.fullmatch(r"wgmma_m64n(\d+)k16_(bf16|f16)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
+    cover = re.fullmatch(r"wgmma_m64n(\d+)k(\d+)_(bf16|f16|tf32|e4m3|e5m2)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
     raster = re.fullmatch(r"gm(\d+)(?:/p(\d+))?", row.raster)
     if not work or not cover or not stage or not raster or row.reduce:
         raise IRError(f"row {row}: a row of this form is spelled "
                       "WORK=g2x1/ws,TILE=wgmma_m64n256k16_bf16_f32/f1x1/k64,STAGE=d4/smem-tma,RASTER=gm8/p132")
-    wide, element, rows, columns, depth = cover.groups()
+    wide, deep, element, rows, columns, depth = cover.groups()
     out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
                  dt.named(element))
-    if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % maps.LINE or out.depth > 256 or out.stages < 2:
-        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s, a depth of 64 to 256 in 64s, "
-                      "2 stages or more")
+    lines = out.depth // out.line
+    if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % out.line or lines > (1 if out.apart else 4) or (
+            out.stages < 2 or int(deep) != k_of(out.element)):
+        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s and as deep as 32 bytes, "
+                      "a depth of 1 to 4 times 128 bytes (128 elements of a byte), 2 stages or more")
     return out
-
-
-class Operand:
-    """A load as tiles of one side in a ring in shared memory: lines of 64 elements along the folded axis, or of 64 positions."""
-
-    def __init__(self, scope: Emitter, load: Load, view: windows.View, positions: int, t: Tiling, once: bool = False,
-                 buffer: SharedBuffer | None = None):
-        self.view, self.positions, self.tiling, self.filled, self.once = view, positions, t, view.filled(positions), once
-        self.box = view.box(self.filled)
-        self.buffer = buffer or SharedBuffer(scope.name("tile"), t.element, t.stages * self.slot, 1024)
-        deep = maps.LINE if view.by_depth else t.depth
-        self.map = view.map(scope.name("map"), scope.tensors[load.tensor], deep, self.box)
-
-    @property
-    def slot(self) -> int:
-        """Elements of a stage."""
-        return self.tiling.depth * self.positions
-
-    @property
-    def major(self) -> str:
-        return "k" if self.view.by_depth else "mn"
-
-    def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
-        """Ask for the tile at an element of the folded axis and a position of the side."""
-        lines = range(0, self.tiling.depth, maps.LINE) if self.view.by_depth else (0,)
-        return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, p), self.map.name, start + k, first + p, barrier,
-                               slot, self.once)
-                for k in lines for p in range(0, self.filled, self.box)]
-
-    @property
-    def brought(self) -> int:
-        """Bytes that arrive for a stage."""
-        return self.tiling.depth * self.filled * self.buffer.element.bytes
-
-    def clear(self, scope: Emitter, thread: Expr, threads: int) -> None:
-        """Zeros where nothing ever arrives: the positions of a tile that lie behind the end of a short side."""
-        chunks = (self.positions - self.filled) * maps.LINE // CHUNK
-        if not chunks:
-            return
-        parts = self.tiling.stages * self.slot // (self.positions * maps.LINE)      # lines of all positions
-        c, zero = Var(scope.name("c"), dt.i32), scope.name("zero")
-        scope.emit(DeclareArray(zero, self.buffer.element, CHUNK, const(self.buffer.element, 0)))
-        body = scope.child()
-        if self.view.by_depth:
-            at = c // chunks * (self.positions * maps.LINE) + (self.filled * maps.LINE + c % chunks * CHUNK)
-        else:
-            tail = (self.positions - self.filled) * self.tiling.depth // CHUNK
-            at = c // tail * self.slot + (self.filled * self.tiling.depth + c % tail * CHUNK)
-        body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, CHUNK))
-        scope.emit(For(c, thread, int32(parts * chunks), int32(threads), False, tuple(body.body)))
-
-    def place(self, k: int, position: int) -> int:
-        """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of 64 and of a box."""
-        return (k * self.positions if self.view.by_depth else 0) + position * (maps.LINE if self.view.by_depth else self.tiling.depth)
-
-    def at(self, slot: Expr, q: Expr, position: Expr) -> Expr:
-        """Where the q-th 16 elements of the folded axis begin, from a position on."""
-        if self.view.by_depth:
-            return slot * self.slot + (q // 4 * (maps.LINE * self.positions) + q % 4 * 16) + position * maps.LINE
-        return slot * self.slot + q * (16 * maps.LINE) + position * self.tiling.depth
 
 
 class Ring:
@@ -210,6 +166,7 @@ class Multiplication:
         factors = [(self.operand(scope, *x.operands[0], True, joined), self.operand(scope, *x.operands[1], False, joined)) for x in found]
         results = [nest[-1].result() for nest in nests]
         self.sums = {result: scope.name("sum") for result in (results[:1] if joined else results)}
+        self.parts = {x: scope.name("part") if t.apart else x for x in self.sums.values()}      # what products add to
         scope.values.update({result: const(dt.f32, 0) for result in results[1:] if joined})     # which the first one has already
         arrays = [*self.sums.values()] * (len(results) if joined else 1)
         made = [(x, array, *sides) for x, array, sides in zip(found, arrays, factors, strict=True)]
@@ -307,7 +264,7 @@ class Multiplication:
     def multiply(self, scope: Emitter, result: Result) -> None:
         """What a group does that multiplies."""
         t = self.tiling
-        for array in self.sums.values():
+        for array in dict.fromkeys((*self.sums.values(), *self.parts.values())):
             scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
         if any(x.filled < x.positions for x in self.operands.values()):
             for x in {x.buffer: x for x in self.operands.values()}.values():
@@ -318,6 +275,10 @@ class Multiplication:
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             result.begin(inner, row, column)
+            if t.apart:
+                self.apart(inner, ring, result)
+                result.store(inner)
+                return
             inner.emit(FenceProducts(tuple(self.sums.values())))
             for phase in self.phases:
                 step = Var(inner.name("step"), dt.i32)
@@ -334,6 +295,27 @@ class Multiplication:
         self.each_tile(scope, tile_)
         result.end(scope)
 
+    def apart(self, scope: Emitter, ring: Ring, result: Result) -> None:
+        """The sums of a tile, of those of its stages."""
+        parts, barriers = tuple(self.parts.values()), self.barriers.name
+        self.each_sum(scope, lambda array, e: const(dt.f32, 0))
+        for phase in self.phases:
+            body = scope.child()
+            body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(parts))
+            self.step(body, phase, ring.slot, const(dt.bool_, False), result.group)
+            free = Arrive(barriers, ring.slot + self.tiling.stages)
+            body.emit(CommitProducts(), WaitProducts(0, parts), If(result.lane == 0, (free,)))
+            self.each_sum(body, lambda array, e: Apply("add", (Element(array, dt.f32, e), Element(self.parts[array], dt.f32, e))))
+            body.emit(*ring.advance())
+            scope.emit(counted(Var(scope.name("step"), dt.i32), phase.steps, body, unroll=False))
+
+    def each_sum(self, scope: Emitter, value: Callable[[str, Expr], Expr]) -> None:
+        """Set every element of the sums, of an array by its name."""
+        e = Var(scope.name("e"), dt.i32)
+        body = scope.child()
+        body.emit(*(SetElement(array, dt.f32, e, value(array, e)) for array in self.sums.values()))
+        scope.emit(counted(e, self.tiling.rows * self.tiling.width // 2, body))
+
     def held(self) -> dict[Value, Held]:
         """Where each fold's result is."""
         return {result: HeldSums(array, dt.f32, True, True) for result, array in self.sums.items()}
@@ -344,15 +326,16 @@ class Multiplication:
         q, i, j = (Var(scope.name(x), dt.i32) for x in "qij")
         body = scope.child()
         for array, left, right in phase.factors:
+            part = self.parts[array]
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
-            body.emit(MultiplyWarpgroup(t.element, t.wide, array, into, left.buffer.name, from_left, left.major, right.buffer.name,
-                                        from_right, right.major, begun | (q > 0), maps.LINE * t.depth))
+            body.emit(MultiplyWarpgroup(t.element, t.wide, part, into, left.buffer.name, from_left, left.major, right.buffer.name,
+                                        from_right, right.major, begun | (q > 0), t.line * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))
         deep = t.depth if phase.chunks > 1 else min(t.depth, self.kernel.extents[phase.axis])
-        scope.emit(counted(q, -(-deep // 16), rows))
+        scope.emit(counted(q, -(-deep // k_of(t.element)), rows))
 
 
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:

@@ -15,13 +15,14 @@ from emmy.instructions import CopyTile
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix
 from emmy.ir.kernel_ir import Convert, Expr, Stmt, TensorMap, int32
 from emmy.ir.loop_ir import axes_of
 from emmy.lower.tile_to_kernel.address import affine
 from emmy.lower.tile_to_kernel.scalar import Emitter
 
-LINE = 64                   # halves of a line of a swizzled box: 128 bytes
+LINE, BYTES = 64, 128       # halves of a line of a swizzled box, and its bytes
 MOST = 256                  # positions of a box along one dimension
 
 
@@ -36,7 +37,7 @@ class Dimension(NamedTuple):
 
 
 class View(NamedTuple):
-    """A tensor of halves, from element `start` on, as its dimensions: two sides that boxes run along, innermost ones first, and a batch.
+    """A tensor, from element `start` on, as its dimensions: two sides that boxes run along, innermost ones first, and a batch.
 
     Of an operand `deep` is the folded axis and `side` its rows or columns; of a result they are its columns and its rows."""
 
@@ -72,11 +73,12 @@ class View(NamedTuple):
         unit = 8 if self.by_depth else LINE
         return min(positions, -(-self.side[0].extent // unit) * unit)
 
-    def map(self, name: str, tensor: tile.Tensor, deep: int, side: int, swizzle: int = 128) -> TensorMap:
-        """The map whose boxes have so many elements along `deep` and `side`."""
+    def map(self, name: str, tensor: tile.Tensor, deep: int, side: int, swizzle: int = 128, element: DType | None = None) -> TensorMap:
+        """The map whose boxes have so many elements along `deep` and `side`, as those of `element` if it is given."""
         boxes, shape = {self.deep[0]: deep, self.side[0]: side}, tuple(d.extent for d in self.dimensions)
         pitches, dense = tuple(d.stride for d in self.dimensions), tuple(prod(shape[k + 1:]) for k in range(len(shape)))
-        return TensorMap(name, tensor.name, tensor.element, shape, tuple(boxes.get(d, 1) for d in self.dimensions), swizzle, self.start,
+        box = tuple(boxes.get(d, 1) for d in self.dimensions)
+        return TensorMap(name, tensor.name, element or tensor.element, shape, box, swizzle, self.start,
                          () if pitches == dense else pitches)
 
     def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr,
@@ -106,14 +108,15 @@ def unravel(dimensions: tuple[Dimension, ...], position: Expr) -> dict[Dimension
 
 def operand(tensor: tile.Tensor, point: tuple[Ix, ...], folded: int, side: Iterable[int], batch: Iterable[int],
             extents: Mapping[int, int]) -> View | None:
-    """A load of halves as an operand: along the folded axis or along its side it lies contiguous.  None where no map has it."""
-    return _view(tensor, point, (folded,), side, batch, extents)
+    """A load as an operand: along the folded axis it lies contiguous or, of halves, along its side.  None where no map has it."""
+    view = _view(tensor, point, (folded,), side, batch, extents)
+    return view if view is not None and (view.by_depth or tensor.element.bytes == 2) else None
 
 
 def result(tensor: tile.Tensor, axes: tuple[int, ...], rows: Iterable[int], columns: Iterable[int], batch: Iterable[int],
            extents: Mapping[int, int]) -> View | None:
     """Halves stored at every point of `axes`, neighbours of `columns` next to each other.  None where no map has the tensor."""
-    view = _view(tensor, tuple(map(Ax, axes)), columns, rows, batch, extents)
+    view = _view(tensor, tuple(map(Ax, axes)), columns, rows, batch, extents) if tensor.element.bytes == 2 else None
     return view if view is not None and view.by_depth and even(view.deep) else None
 
 
@@ -134,17 +137,18 @@ def _view(tensor: tile.Tensor, point: tuple[Ix, ...], deep: Iterable[int], side:
     terms, constant = affine(ix.flatten(point, tensor.shape))
     shared = [leaf for leaf in terms if not isinstance(leaf, Ax)]
     known = all(isinstance(leaf, ix.IxDiv | ix.IxMod) and axes_of(leaf) <= {*batch} for leaf in shared)
-    if constant % 8 or not known or tensor.element.bytes != 2:
+    piece = 16 // tensor.element.bytes      # elements that where a line begins is a multiple of
+    if constant % piece or not known:
         return None
     strides = {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}
     first, second, third = (_merged(tuple(group), strides, extents) for group in (deep, side, batch))
     if not first or any(d.stride == 0 for d in (*first, *second)):
         return None
-    second = second or (Dimension(tuple(side), 1, -(-first[-1].extent * first[-1].stride // 8) * 8),)
+    second = second or (Dimension(tuple(side), 1, -(-first[-1].extent * first[-1].stride // piece) * piece),)
     third += tuple(Dimension((), ix.upper(x, lambda leaf: extents[leaf.a] if isinstance(leaf, Ax) else 1) + 1, terms[x], x) for x in shared)
     view = View(first, second, tuple(d for d in third if d.stride), constant)
     *others, innermost = view.dimensions
-    aligned = innermost.stride == 1 and all(d.stride > 0 and d.stride % 8 == 0 for d in others)
+    aligned = innermost.stride == 1 and all(d.stride > 0 and d.stride % piece == 0 for d in others)
     return view if aligned and len(others) < 5 and even(second) else None
 
 

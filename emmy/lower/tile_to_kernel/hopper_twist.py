@@ -51,7 +51,8 @@ from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.finish import finish
-from emmy.lower.tile_to_kernel.hopper import GROUP, WARPS, Operand, Ring
+from emmy.lower.tile_to_kernel.hopper import GROUP, WARPS, Ring
+from emmy.lower.tile_to_kernel.hopper_operand import Operand
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.hopper_softmax import RegisterPass
 from emmy.lower.tile_to_kernel.key_tiles import KeyTiles, Order

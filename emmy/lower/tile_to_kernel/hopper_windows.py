@@ -86,10 +86,10 @@ class Window(NamedTuple):
         """How many of a tile's positions are copied: all, or those of few windows, in eights."""
         return min(positions, -(-self.positions // 8) * 8)
 
-    def map(self, name: str, tensor: tile.Tensor, deep: int, side: int) -> TensorMap:
-        """The map whose tiles have so many channels of so many windows."""
+    def map(self, name: str, tensor: tile.Tensor, deep: int, side: int, element: DType | None = None) -> TensorMap:
+        """The map whose tiles have so many channels of so many windows, as those of `element` if it is given."""
         windows = Windows(tuple(t.lower for t in self.terms), self.counts, tuple(t.step for t in self.terms))
-        return TensorMap(name, tensor.name, tensor.element, self.shape, (side, *(1 for _ in self.terms), deep), windows=windows)
+        return TensorMap(name, tensor.name, element or tensor.element, self.shape, (side, *(1 for _ in self.terms), deep), windows=windows)
 
     def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr,
              once: bool = False) -> Stmt:
@@ -117,11 +117,11 @@ def operand(tensors: Mapping[str, tile.Tensor], value: Value, element: DType, fo
             batch: Iterable[int], extents: Mapping[int, int]) -> tuple[Load, View] | None:
     """A factor of a sum over the axis `folded` and `taps` as an operand, and what it loads; None where no map has it."""
     taps, side, batch = tuple(taps), tuple(side), tuple(batch)
-    plain = load_of(value, element)
+    plain = load_of(value, element.stored)
     view = maps.operand(tensors[plain.tensor], plain.point, folded, side, (*batch, *taps), extents) if plain else None
     if plain and view:
         return plain, view
-    found = (plain, Bounds()) if plain else _padded(value, element)
+    found = (plain, Bounds()) if plain else _padded(value, element.stored)
     if found is None or any(extents[a] > 1 for a in batch):
         return None
     load, bounds = found

@@ -15,6 +15,9 @@ from emmy.lower.tile_to_kernel.finish import store, store_run
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, Side, Strip, Tiling, both, counted, under
 
+Factors = tuple[dict[Value, str], dict[Value, str]]     # of each side, the registers that hold its values
+UNROLLED = 1024     # multiply-adds that stand in a row: more leave the first-level instruction cache
+
 
 class Held(NamedTuple):
     """A register array that holds a value at a thread's rows, at its columns, or at both, row-major."""
@@ -35,7 +38,10 @@ def multiply_add(x: Expr, y: Expr, z: Expr, fused: bool) -> Expr:
 
 
 def outer_product(scope: Emitter, into: str, left: str | None, right: str | None, rows: int, columns: int, fused: bool) -> None:
-    """into[i][j] += left[i] * right[j]; where one side is missing, into[i] += left[i] or into[j] += right[j]."""
+    """into[i][j] += left[i] * right[j]; where one side is missing, into[i] += left[i] or into[j] += right[j].
+
+    Products stand two rows by two columns, down and up in turn, so that each reads one factor of the product before it: registers are
+    read in two banks, and one that stays for the next instruction is not read again."""
     i, j = Var(scope.name("i"), dt.i32), Var(scope.name("j"), dt.i32)
     body = scope.child()
     if left is None or right is None:
@@ -44,12 +50,18 @@ def outer_product(scope: Emitter, into: str, left: str | None, right: str | None
         body.emit(SetElement(into, dt.f32, at, Apply("add", (Element(into, dt.f32, at), Element(array, dt.f32, at)))))
         scope.emit(counted(at, count, body))
         return
-    at_both = i * columns + j
-    value = multiply_add(Element(left, dt.f32, i), Element(right, dt.f32, j), Element(into, dt.f32, at_both), fused)
-    body.emit(SetElement(into, dt.f32, at_both, value))
+    def add(row: Expr, column: Expr) -> None:
+        at = row * columns + column
+        value = multiply_add(Element(left, dt.f32, row), Element(right, dt.f32, column), Element(into, dt.f32, at), fused)
+        body.emit(SetElement(into, dt.f32, at, value))
+
+    high, wide = (2, 2) if rows % 2 == columns % 2 == 0 else (1, 1)
+    row = Apply("select", (j % 2 == 0, i * high, rows - high - i * high)) if high > 1 else i
+    for down, across in ((0, 0), (1, 0), (1, 1), (0, 1))[:high * wide]:
+        add(row + down, j * wide + across)
     outer = scope.child()
-    outer.emit(counted(j, columns, body))
-    scope.emit(counted(i, rows, outer))
+    outer.emit(counted(i, rows // high, body))
+    scope.emit(counted(j, columns // wide, outer))
 
 
 class Contraction:
@@ -77,16 +89,26 @@ class Contraction:
             length = (self.rows.count if p.left is not None else 1) * (self.columns.count if p.right is not None else 1)
             scope.emit(DeclareArray(array, dt.f32, length, const(dt.f32, 0)))
 
+    def read(self, scope: Emitter, k: Expr, left_slot: Expr, right_slot: Expr, into: Factors | None = None) -> Factors:
+        """The factors at the k-th element of the tiles that begin at these elements of the shared buffers."""
+        given = into or ({}, {})
+        return ({v: self.left.read(scope, v, k, left_slot, given[0].get(v)) for v in self.left.values},
+                {v: self.right.read(scope, v, k, right_slot, given[1].get(v)) for v in self.right.values})
+
+    def add(self, scope: Emitter, factors: Factors) -> None:
+        """Add the products of factors in registers."""
+        lefts, rights = factors
+        for p, array in zip(self.products, self.accumulators, strict=True):
+            outer_product(scope, array, lefts.get(p.left), rights.get(p.right), self.rows.count, self.columns.count, self.tiling.fused)  # type: ignore[arg-type]
+
     def step(self, scope: Emitter, left_slot: Expr, right_slot: Expr) -> None:
         """Add the products of `depth` elements, whose tiles begin at these elements of the shared buffers."""
-        part = max(n for n in range(1, 17) if self.tiling.depth % n == 0)
+        most = max(1, min(16, UNROLLED // (self.rows.count * self.columns.count)))
+        part = max(n for n in range(1, most + 1) if self.tiling.depth % n == 0)
         k = Var(scope.name("k"), dt.i32)
         block = Var(scope.name("k"), dt.i32) if part < self.tiling.depth else int32(0)
-        body, row = scope.child(), block * part + k
-        lefts = {v: self.left.read(body, v, row, left_slot) for v in self.left.values}
-        rights = {v: self.right.read(body, v, row, right_slot) for v in self.right.values}
-        for p, array in zip(self.products, self.accumulators, strict=True):
-            outer_product(body, array, lefts.get(p.left), rights.get(p.right), self.rows.count, self.columns.count, self.tiling.fused)  # type: ignore[arg-type]
+        body = scope.child()
+        self.add(body, self.read(body, block * part + k, left_slot, right_slot))
         loop_ = counted(k, part, body)
         if isinstance(block, Var):
             whole = scope.child()

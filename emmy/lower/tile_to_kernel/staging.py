@@ -30,7 +30,8 @@ RUN = 4         # f32 elements of the widest shared access
 
 
 class Tiling(NamedTuple):
-    """A row of the tiled forms: `down` x `across` threads hold `rows` x `columns` accumulators each and fold `depth` elements a step."""
+    """A row of the tiled forms: `down` x `across` threads hold `rows` x `columns` accumulators each and fold `depth` elements a step.
+    `ring`: asynchronous copies fill the stages."""
 
     down: int
     across: int
@@ -39,6 +40,7 @@ class Tiling(NamedTuple):
     depth: int
     stages: int
     fused: bool
+    ring: bool
 
     @property
     def threads(self) -> int:
@@ -46,16 +48,17 @@ class Tiling(NamedTuple):
 
 
 def tiling(row: tile.Row) -> Tiling:
-    """The row as numbers: WORK=t<down>x<across>,TILE=<fma|mul>_f32/f<rows>x<columns>/k<depth>,STAGE=d<1|2>/smem."""
+    """The row as numbers: WORK=t<down>x<across>,TILE=<fma|mul>_f32/f<rows>x<columns>/k<depth>,STAGE=d<1|2>/smem, or
+    d<stages>/smem-async with 2 stages or more."""
     work = re.fullmatch(r"t(\d+)x(\d+)", row.work)
     cover = re.fullmatch(r"(fma|mul)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
-    stage = re.fullmatch(r"d([12])/smem", row.stage)
+    stage = re.fullmatch(r"d([12])/smem|d([2-9])/smem-async", row.stage)
     if not work or not cover or not stage or row.reduce:
-        raise IRError(f"row {row}: a tiled form is spelled WORK=t16x16,TILE=fma_f32/f8x8/k8,STAGE=d2/smem")
-    down, across, rows, columns, depth, stages = map(int, (*work.groups(), *cover.groups()[1:], stage[1]))
-    out = Tiling(down, across, rows, columns, depth, stages, cover[1] == "fma")
-    if min(out[:-1]) < 1 or out.threads % 32 or out.threads > 1024:
-        raise IRError(f"row {row}: {out.threads} threads; a block has whole warps, at most 32 of them")
+        raise IRError(f"row {row}: a tiled form is spelled WORK=t16x16,TILE=fma_f32/f8x8/k8,STAGE=d2/smem or d3/smem-async")
+    down, across, rows, columns, depth, stages = map(int, (*work.groups(), *cover.groups()[1:], stage[1] or stage[2]))
+    out = Tiling(down, across, rows, columns, depth, stages, cover[1] == "fma", stage[1] is None)
+    if min(out[:-2]) < 1 or out.threads % 32 or out.threads > 1024 or out.ring and out.depth < 2:
+        raise IRError(f"row {row}: {out.threads} threads; a block has whole warps, at most 32 of them, and a ring stages 2 deep or more")
     return out
 
 
@@ -218,10 +221,10 @@ class Side:
                     inner.emit(*(StoreSharedVector(buffer.name, at + e, array, c * n + e, step) for e in range(0, n, step)))
             scope.emit(*under(guard, inner.body))
 
-    def read(self, scope: Emitter, value: Value, row: Expr, slot: Expr) -> str:
-        """The registers that hold this thread's positions of `value` at element `row` of the tile at `slot`."""
-        buffer, array, s = self.buffers[self.values.index(value)], scope.name("a"), self.strip
-        scope.emit(DeclareArray(array, dt.f32, s.count, None))
+    def read(self, scope: Emitter, value: Value, row: Expr, slot: Expr, into: str | None = None) -> str:
+        """The registers that hold this thread's positions of `value` at element `row` of the tile at `slot`: `into`, or new ones."""
+        buffer, array, s = self.buffers[self.values.index(value)], into or scope.name("a"), self.strip
+        scope.emit(*([] if into else [DeclareArray(array, dt.f32, s.count, None)]))
         at = slot + row * self.pitch
         scope.emit(*(LoadSharedVector(array, k, buffer.name, at + s.local(int32(k)), s.run) for k in range(0, s.count, s.run)))
         return array

@@ -1,13 +1,13 @@
-"""Form "contraction" on tensor cores: sums of products of halves over one axis k, added in fp32 by mma.m16n8k16.
+"""Form "contraction" on tensor cores: sums of products over one axis k, added in fp32 by mma.m16n8, 32 bytes of k at once.
 
 A block of R x C warps holds R * F * 16 rows by C * G * 8 columns, each warp F x G products of 16 x 8.  The tiles of `stages` steps of
 k form a ring in shared memory: while one is multiplied, those of the next steps are on their way, so a step has one barrier.
-Operands that are halves in memory go there by asynchronous copies; others are computed in registers and rounded to halves.
+Operands that are of its type in memory go there by asynchronous copies; others are computed in registers and rounded to halves.
 The result is computed from the sums where they are.
 
-Row: WORK=w<R>x<C>,TILE=mma_m16n8k16_<bf16|f16>_f32/f<F>x<G>/k<depth>,STAGE=d<stages>/smem-async.  G even, depth a multiple of 16,
-at least 2 stages; any extents: tails are predicated.  Shared bytes: 2 * stages * depth * (L * rows + R * columns) for L distinct left
-operands and R right ones.
+Row: WORK=w<R>x<C>,TILE=mma_m16n8k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<F>x<G>/k<depth>,STAGE=d<stages>/smem-async.  G even,
+depth a multiple of 32 bytes, at least 2 stages; any extents: tails are predicated.  Shared bytes: stages * depth * (L * rows + R * columns)
+elements for L distinct left operands and R right ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import NamedTuple
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import For, If
 from emmy.instructions.cp_async import CommitCopies, WaitCopies
-from emmy.instructions.mma import MultiplyMatrices
+from emmy.instructions.mma import MultiplyMatrices, word
+from emmy.instructions.mma import depth as k_of
 from emmy.instructions.registers import DeclareArray
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
@@ -53,14 +54,15 @@ class Tiling(NamedTuple):
 def tiling(row: tile.Row) -> Tiling:
     """The numbers of a row; IRError if it is not one of this form."""
     work = re.fullmatch(r"w(\d+)x(\d+)", row.work)
-    cover = re.fullmatch(r"mma_m16n8k16_(bf16|f16)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
+    cover = re.fullmatch(r"mma_m16n8k(\d+)_(bf16|f16|tf32|e4m3|e5m2)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
     stage = re.fullmatch(r"d(\d+)/smem-async", row.stage)
     if not work or not cover or not stage or row.reduce:
         raise IRError(f"row {row}: a row of tensor cores is spelled WORK=w2x4,TILE=mma_m16n8k16_bf16_f32/f4x4/k32,STAGE=d3/smem-async")
-    down, across, rows, columns, depth, stages = map(int, (*work.groups(), *cover.groups()[1:], stage[1]))
-    out = Tiling(down, across, rows, columns, depth, stages, dt.named(cover[1]))
-    if min(out[:-1]) < 1 or out.columns % 2 or out.depth % 16 or out.stages < 2 or out.threads > 1024:
-        raise IRError(f"row {row}: it takes an even number of columns of tiles, a depth in 16s, 2 stages or more, at most 1024 threads")
+    down, across, deep, rows, columns, depth, stages = map(int, (*work.groups(), cover[1], *cover.groups()[2:], stage[1]))
+    out = Tiling(down, across, rows, columns, depth, stages, dt.named(cover[2]))
+    k = k_of(out.element)
+    if min(out[:-1]) < 1 or out.columns % 2 or deep != k or out.depth % k or out.stages < 2 or out.threads > 1024:
+        raise IRError(f"row {row}: it takes an even number of columns of tiles, a depth in {k}s, 2 stages or more, at most 1024 threads")
     return out
 
 
@@ -134,10 +136,11 @@ class Multiplication:
         for p, into in zip(self.products, self.sums, strict=True):
             assert p.left is not None and p.right is not None
             left, right = arrays[p.left, True], arrays[p.right, False]
-            inner.emit(MultiplyMatrices(t.element, into, (i * t.columns + j) * 4, left, i * 8, right, j * 4))
+            n = word(t.element)
+            inner.emit(MultiplyMatrices(t.element, into, (i * t.columns + j) * 4, left, i * (4 * n), right, j * (2 * n)))
         outer.emit(counted(j, t.columns, inner))
         body.emit(counted(i, t.rows, outer))
-        scope.emit(counted(k, t.depth // 16, body))
+        scope.emit(counted(k, t.depth // k_of(t.element), body))
 
     def held(self) -> dict[Value, Held]:
         """Where each fold's result is."""

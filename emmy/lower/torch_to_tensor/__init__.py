@@ -76,6 +76,8 @@ def _finish(result: Tensor, type: torch_ir.Type) -> Tensor:
     """The result as torch stores it: one rounding, from the compute type to the half type."""
     if result.dtype is dt.f32 and type.dtype in (dt.f16, dt.bf16):
         result = tir.Round(type.dtype, result)
+    if result.dtype is dt.f32 and type.dtype in (dt.e4m3, dt.e5m2):
+        result = tir.Cast(type.dtype, result)       # what the program asks for by the type of a result: no other operator returns it
     if (result.dtype, result.shape) != (type.dtype, type.shape):
         raise IRError(f"it lowers to {result.dtype}{list(result.shape)}, and torch returns {type}")
     return result

@@ -26,6 +26,7 @@ from emmy.lower.torch_to_tensor.build import (
     remap,
     reshape,
     select,
+    widen,
 )
 from emmy.lower.torch_to_tensor.normalisation import softmax
 from emmy.lower.torch_to_tensor.registry import lowers
@@ -85,6 +86,23 @@ def _addmm(out: Type, c: Tensor, x: Tensor, y: Tensor, *, beta: Number = 1, alph
         return product
     addend = convert(c, out.dtype)
     return add(addend if beta == 1 else mul(addend, beta), product)
+
+
+@lowers("aten._scaled_mm.default")
+def _scaled_mm(out: Type, x: Tensor, y: Tensor, scale_x: Tensor, scale_y: Tensor, bias: Tensor | None = None,
+               scale_result: Tensor | None = None, out_dtype: object = None, use_fast_accum: bool = False) -> Tensor:
+    """(x @ y) * scale_x * scale_y + bias: one scale of each, or one of each row of x and each column of y.  The sum is in fp32, however
+    fast torch may add."""
+    (m, _), (_, n) = x.shape, y.shape
+    if scale_result is not None:
+        raise EmmyError("a scale of the result", "scale what _scaled_mm returns")
+    for scale, rows in ((scale_x, (m, 1)), (scale_y, (1, n))):
+        if scale.size != 1 and scale.shape != rows:
+            raise EmmyError(f"scales of shape {list(scale.shape)}", f"pass one scale, or scales of shape {list(rows)}")
+    product = matmul(widen(x), widen(y))
+    for scale in (scale_x, scale_y):
+        product = mul(product, widen(reshape(scale, ()) if scale.size == 1 else scale))
+    return product if bias is None else add(product, widen(bias))
 
 
 @lowers("aten.outer.default", "aten.ger.default")

@@ -22,6 +22,7 @@ from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, r
 SMALL = "WORK=t4x8,TILE=fma_f32/f2x2/k4,STAGE=d1/smem"
 PREFETCH = "WORK=t4x8,TILE=fma_f32/f4x4/k8,STAGE=d2/smem"
 LARGE = "WORK=t16x16,TILE=fma_f32/f8x8/k8,STAGE=d2/smem"
+RING = "WORK=t4x8,TILE=fma_f32/f4x4/k8,STAGE=d3/smem-async"
 
 
 def matmul(m: int, n: int, k: int, left: bool = False, right: bool = False, element: DType = dt.f32, name: str = "form") -> tile.Kernel:
@@ -40,7 +41,8 @@ def close(got: np.ndarray, wanted: np.ndarray, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * max(1.0, float(np.abs(wanted).max())))
 
 
-@pytest.mark.parametrize("row", [SMALL, PREFETCH, SMALL.replace("fma", "mul"), "WORK=t2x16,TILE=fma_f32/f1x3/k3,STAGE=d2/smem"])
+@pytest.mark.parametrize("row", [SMALL, PREFETCH, SMALL.replace("fma", "mul"), RING, RING.replace("d3", "d2"),
+                                 RING.replace("k8", "k3"), "WORK=t2x16,TILE=fma_f32/f1x3/k3,STAGE=d2/smem"])
 @pytest.mark.parametrize("left, right", [*itertools.product((False, True), repeat=2)])
 def test_layouts(row: str, left: bool, right: bool) -> None:
     for sizes in ((37, 29, 19), (32, 64, 16)):
@@ -51,16 +53,18 @@ def test_layouts(row: str, left: bool, right: bool) -> None:
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 1, 37), (1, 37, 3), (37, 3, 129), (129, 37, 8), (16, 129, 1), (8, 16, 4), (3, 37, 16)])
 def test_tails(sizes: tuple[int, int, int]) -> None:
-    for row, right in ((SMALL, False), (PREFETCH, True)):
+    for row, right in ((SMALL, False), (PREFETCH, True), (RING, False), (RING, True)):
         k = matmul(*sizes, right=right)
         x = {n: v.astype(np.float64) for n, v in random(k).items()}
         close(run(k, lowered(k, row), random(k)), x["a"] @ (x["b"].T if right else x["b"]))
 
 
 def test_the_row_of_a_large_matmul() -> None:
-    k = matmul(130, 136, 20)
-    x = {n: v.astype(np.float64) for n, v in random(k).items()}
-    close(run(k, lowered(k, LARGE), random(k)), x["a"] @ x["b"])
+    for right in (False, True):
+        k = matmul(130, 136, 40, right=right)
+        x = {n: v.astype(np.float64) for n, v in random(k).items()}
+        for row in (LARGE, LARGE.replace("d2/smem", "d4/smem-async"), "WORK=t8x16,TILE=fma_f32/f16x8/k8,STAGE=d3/smem-async"):
+            close(run(k, lowered(k, row), random(k)), x["a"] @ (x["b"].T if right else x["b"]))
 
 
 def test_half_types_are_summed_in_fp32() -> None:
@@ -78,7 +82,7 @@ def test_linear_with_bias_and_gelu() -> None:
     made = kernel(op("add", gelu, load(t, "residual", 0, 1)), (0, 1), {0: m, 1: n, 2: k}, t)
     x = {name: v.astype(np.float64) for name, v in random(made).items()}
     z = x["x"] @ x["w"].T + x["bias"]
-    for row in (SMALL, PREFETCH):
+    for row in (SMALL, PREFETCH, RING):
         close(run(made, lowered(made, row), random(made)), z * 0.5 * (1 + erf(z / 2**0.5)) + x["residual"])
 
 

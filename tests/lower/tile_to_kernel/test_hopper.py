@@ -82,6 +82,42 @@ def test_f16() -> None:
     close(run(k, lowered(k, SMALL.replace("bf16", "f16")), random(k)), x["a"] @ x["b"], 2.0**-11)
 
 
+@pytest.mark.parametrize("sizes", [(1, 8, 8), (3, 24, 40), (65, 7, 136), (129, 72, 72), (136, 152, 200)])
+def test_tf32(sizes: tuple[int, int, int]) -> None:
+    """Copies round fp32 to tf32, whose products are exact; in registers it stays fp32."""
+    k = matmul(*sizes, right=True)
+    x = {name: dt.rounded(v).astype(np.float64) for name, v in random(k).items()}
+    for row in (SMALL.replace("k64", "k32"), NARROW.replace("k128", "k64"), TALL.replace("k128", "k64")):
+        form = lowered(k, row.replace("k16_bf16", "k8_tf32"))
+        close(run(k, form, random(k)), x["a"] @ x["b"].T, 1e-6)
+        assert {m.element for m in form.maps} == {dt.tf32}
+
+
+@pytest.mark.parametrize("element", [dt.e4m3, dt.e5m2])
+@pytest.mark.parametrize("sizes", [(1, 8, 16), (3, 24, 48), (65, 7, 144), (129, 72, 80), (136, 200, 400)])
+def test_types_of_a_byte(element: DType, sizes: tuple[int, int, int]) -> None:
+    """Stages of 128 products are added up in fp32; results are halves, here, or of a byte themselves."""
+    for out in (dt.bf16, element):
+        k = matmul(*sizes, right=True, element=element)
+        k = k.replace(outputs=tuple(t.replace(element=out) for t in k.outputs), results=(loop.Cast(out, k.folds[0].result()),))
+        x = wide(k)
+        for row in (SMALL.replace("k64", "k128"), NARROW, PAIR.replace("k64", "k128").replace("n128", "n192")):
+            close(run(k, lowered(k, row.replace("k16_bf16", f"k32_{element}")), random(k)), x["a"] @ x["b"].T,
+                  HALF if out is dt.bf16 else 2.0**-4 if element is dt.e4m3 else 2.0**-3)
+
+
+def test_tf32_is_a_class_of_its_own_and_has_its_rows_along_the_sum() -> None:
+    linear, product = matmul(256, 256, 256, right=True), matmul(256, 256, 256)
+
+    def found(k: tile.Kernel, math: str) -> set[str]:
+        return {s.row.tile.split("_")[2] for s in schedules(k, "sm_90a", math) if s.row.tile.startswith("wgmma")}
+
+    assert found(linear, "tf32") == {"tf32"}
+    assert found(linear, "fast") == found(linear, "exact") == found(product, "tf32") == set()
+    with pytest.raises(IRError, match="as deep as 32 bytes"):
+        lowered(linear, SMALL.replace("bf16", "tf32"))
+
+
 @pytest.mark.parametrize("row", [SMALL, PAIR])
 @pytest.mark.parametrize("sizes", [(128, 128), (77, 72), (66, 99)])
 def test_what_follows_a_product(row: str, sizes: tuple[int, int]) -> None:

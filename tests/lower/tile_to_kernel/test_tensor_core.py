@@ -43,6 +43,29 @@ def wide(k: tile.Kernel) -> dict[str, np.ndarray]:
     return {n: v.astype(np.float64) for n, v in random(k).items()}
 
 
+@pytest.mark.parametrize("element", [dt.tf32, dt.e4m3, dt.e5m2])
+@pytest.mark.parametrize("sizes", [(1, 8, 16), (37, 29, 48), (40, 72, 144)])
+def test_other_types(element: DType, sizes: tuple[int, int, int]) -> None:
+    """Words of one tf32, which fragments are rounded to, or of four elements of a byte."""
+    k = matmul(*sizes, right=True, element=element.stored)
+    k = k.replace(outputs=tuple(t.replace(element=dt.f32) for t in k.outputs), results=(k.folds[0].result(),))
+    x = {n: dt.rounded(v, even=False).astype(np.float64) for n, v in random(k).items()} if element is dt.tf32 else wide(k)
+    for row in (SMALL, DEEP, ODD):
+        deep = int(row.partition("/k")[2].partition(",")[0])
+        made = row.replace(f"/k{deep},", f"/k{deep * 2 // element.bytes},").replace("k16_bf16", f"k{32 // element.bytes}_{element}")
+        close(run(k, lowered(k, made), random(k)), x["a"] @ x["b"].T, 1e-6)
+
+
+def test_other_types_lie_along_the_sum() -> None:
+    def found(k: tile.Kernel, target: str, math: str) -> set[str]:
+        return {s.row.tile.split("_")[2] for s in schedules(k, target, math) if s.row.tile.startswith("mma")}
+
+    assert found(matmul(64, 64, 64, right=True), "sm_80", "tf32") == {"tf32"}
+    assert found(matmul(64, 64, 64, right=True), "sm_80", "fast") == found(matmul(64, 64, 64), "sm_80", "tf32") == set()
+    with pytest.raises(IRError, match="runs of 16 bytes of e4m3 along the folded axis"):
+        lowered(matmul(64, 64, 64, element=dt.e4m3), SMALL.replace("k16_bf16", "k32_e4m3").replace("/k16", "/k32"))
+
+
 @pytest.mark.parametrize("row", [SMALL, DEEP, ODD])
 @pytest.mark.parametrize("left, right", [*itertools.product((False, True), repeat=2)])
 def test_layouts(row: str, left: bool, right: bool) -> None:
