@@ -24,6 +24,11 @@ def _simple(name: str, text: str, **operands: str) -> tuple[str, str]:
     return name, f"{_DEVICE} void {name}({parameters}) {{\n  {body}\n}}"
 
 
+def _dependency(name: str, text: str) -> tuple[str, str]:
+    """A function of one instruction on launches, which no GPU before sm_90 overlaps."""
+    return name, f"{_DEVICE} void {name}() {{\n#if __CUDA_ARCH__ >= 900\n  {_volatile(text, '')}\n#endif\n}}"
+
+
 def _counted(name: str, text: str) -> tuple[str, str]:
     """A function of one instruction with a constant operand."""
     return name, f'template <int N>\n{_DEVICE} void {name}() {{ asm volatile("{text} %0;" :: "n"(N) : "memory"); }}'
@@ -99,8 +104,8 @@ FUNCTIONS = {
       : "=r"(done) : "r"(emmy_shared(barrier)), "r"(parity) : "memory");
   }} while (!done);
 }}"""),
-        _simple("emmy_launch_dependents", "griddepcontrol.launch_dependents;"),
-        _simple("emmy_wait_kernels", "griddepcontrol.wait;"),
+        _dependency("emmy_launch_dependents", "griddepcontrol.launch_dependents;"),
+        _dependency("emmy_wait_kernels", "griddepcontrol.wait;"),
         _simple("emmy_fence_async", "fence.proxy.async.shared::cta;"),
         _simple("emmy_prefetch_map", "prefetch.tensormap [%0];", map="global"),
         _simple("emmy_copy_bulk", f"cp.async.bulk.{_INTO}.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",

@@ -92,8 +92,11 @@ class Executable:
             return Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps),
                             tuple(cleared[a] for a in x.arguments if a in cleared))
 
+        able = self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
+        early = [able and x.early and cleared.keys().isdisjoint(x.arguments) for x in plan.launches]     # clearing waits for what is ahead
         with driver:
-            self._launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), x.early) for x in plan.launches)
+            self._launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), begins)
+                                   for x, begins in zip(plan.launches, early, strict=True))
         self._alike: Callable[..., bool] = _no
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
