@@ -1,14 +1,21 @@
-"""Convolutions of images whose channels lie side by side (channels_last), as those of halves mostly are.
+"""Convolutions, most of images whose channels lie side by side (channels_last), as those of halves mostly are.
 
-Sizes are images, height, width, channels, channels of the result, extent of the window, its step, padding.
+Sizes are images, height, width, channels, channels of the result, extent of the window, its step, padding; of a bottleneck images, height,
+width, channels, channels between.
 """
 
 from __future__ import annotations
 
 IMAGES = "x = torch.randn({0}, {1}, {2}, {3}, {dtype}).permute(0, 3, 1, 2); "
 FILTERS = "w = torch.randn({4}, {5}, {5}, {3}, {dtype}).permute(0, 3, 1, 2); "
+LAYER = "nn.Conv2d({{{0}}}, {{{1}}}, {2}, bias=False, {{dtype}}).to(memory_format=torch.channels_last), nn.BatchNorm2d({{{1}}}, {{dtype}})"
 PROGRAMS = {
     "conv": IMAGES + FILTERS + "F.conv2d(x, w, stride={6}, padding={7}).permute(0, 2, 3, 1)",
+    "conv_channels_first": "x = torch.randn({0}, {3}, {1}, {2}, {dtype}); w = torch.randn({4}, {3}, {5}, {5}, {dtype}); "
+                           "F.conv2d(x, w, stride={6}, padding={7})",
+    "bottleneck": IMAGES + f"a, an = {LAYER.format(3, 4, 1)}; b, bn = {LAYER.format(4, 4, '3, padding=1')}; "
+                  f"c, cn = {LAYER.format(4, 3, 1)}; "
+                  "y = F.relu(an.eval()(a(x))); y = F.relu(bn.eval()(b(y))); F.relu(cn.eval()(c(y)) + x).permute(0, 2, 3, 1)",
 }
 
 # every convolution of ResNet-50 at a batch of 32: what comes in, then each stage's
@@ -24,5 +31,7 @@ RESNET = (
 )
 CONV = (
     (("conv",), ("bf16",), tuple((32, side, side, *rest) for side, *rest in RESNET)),
+    (("conv_channels_first",), ("fp32", "bf16"), ((32, 56, 56, 64, 64, 3, 1, 1),)),
+    (("bottleneck",), ("bf16",), ((32, 56, 56, 256, 64), (32, 14, 14, 1024, 256))),
 )
 SUITES = {"conv": CONV}

@@ -149,7 +149,7 @@ LARGE: dict[str, Corner] = {
     "sum of a square": Corner(lambda x, y: (x[:, None] * y).sum(), (empty(2 ** 16), empty(2 ** 16))),
     "product of long lines": Corner(torch.matmul, (empty(2 ** 17 + 8, 2 ** 14), empty(2 ** 14, 64))),
     "wide product": Corner(torch.matmul, (empty(2 ** 17 + 8, 64), empty(64, 2 ** 14))),
-    "attention": Corner(attention, (empty(2 ** 12 + 1, 16, 512, 64),) * 3),
+    "attention": Corner(attention, (empty(2 ** 17 + 1, 16, 16, 64),) * 3),
     "embedding": Corner(lambda x, i: x[i], (empty(2 ** 15 + 1, 2 ** 16), empty(8, dtype=torch.int64))),
     "many products": Corner(torch.matmul, (empty(70_000, 8, 16), empty(70_000, 16, 8)))}
 

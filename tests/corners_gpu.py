@@ -86,9 +86,13 @@ def run(made: Built, place: Callable[[Tensor], Tensor] = lambda x: x, device: st
                     wrong[kernel.launches[0].row] = f"{name}: {error}"
             first = first or found
         memory |= first
-    wide, plain = (dict(zip(plan.outputs, evaluate_torch(program, tensors, float64=w), strict=True)) for w in (True, False))
+    def eager(wide: bool) -> dict[str, Tensor]:
+        return dict(zip(plan.outputs, evaluate_torch(program, tensors, float64=wide), strict=True))
+
+    wide = eager(wide=True)
     if all(memory[name].numel() < PIECE for name in plan.outputs):
-        return wrong | {name: str(result.error) for name, result in judged(plan, memory, wide, plain).items() if not result.right}
+        verdicts = judged(plan, memory, wide, eager(wide=False))
+        return wrong | {name: str(v.error) for name, v in verdicts.items() if not v.right}
     errors = {name: apart(memory[name], wide[name]) for name in plan.outputs}
     return wrong | {name: str(e) for name, e in errors.items() if not e.within(tolerance(plan.buffer(name).element))}
 

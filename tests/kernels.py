@@ -5,12 +5,17 @@ from __future__ import annotations
 from emmy.instructions import (
     Assign,
     Barrier,
+    ClusterArrive,
+    ClusterWait,
     CommitCopies,
     CopyAsync,
     Declare,
     DeclareArray,
+    ExpectBytes,
+    FenceBarriers,
     For,
     If,
+    InitBarrier,
     LaunchDependents,
     Let,
     LoadGlobal,
@@ -22,10 +27,12 @@ from emmy.instructions import (
     SetElement,
     ShuffleUp,
     ShuffleXor,
+    StoreCluster,
     StoreGlobal,
     StoreGlobalVector,
     StoreShared,
     StoreSharedVector,
+    WaitBarrier,
     WaitCopies,
     WaitKernels,
 )
@@ -257,6 +264,18 @@ def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool 
         For(i32("e"), int32(0), int32(4), int32(1), True, (StoreGlobal("dst", t // 32 * 128 + row * 8 + column, parts),))))
 
 
+def rotation(cluster: int = 2, grid: int = 4, element: DType = dt.f32) -> Kernel:
+    """Each block sends its elements, in reverse, to the next block of its cluster, and writes what has come."""
+    t, x, y = Thread(), Var("x", element), Var("y", element)
+    buffers = GlobalBuffer("src", element, 64 * grid, "read"), GlobalBuffer("dst", element, 64 * grid, "write")
+    return Kernel("rotation", buffers, (SharedBuffer("part", element, 64), SharedBuffer("met", dt.i64, 1)), (grid, 1, 1), 64, (
+        LoadGlobal(x, "src", Block(0) * 64 + t),
+        If(t == 0, (InitBarrier("met", int32(0), 1), ExpectBytes("met", int32(0), 64 * element.bytes), FenceBarriers())),
+        ClusterArrive(), ClusterWait(),
+        StoreCluster("part", 63 - t, (Block(0) % cluster + 1) % cluster, x, "met", int32(0)), WaitBarrier("met", int32(0), int32(0)),
+        LoadShared(y, "part", t), StoreGlobal("dst", Block(0) * 64 + t, y)), (), cluster)
+
+
 def squares(wait: bool = True) -> Kernel:
     """dst[n] = src[n]^2, where kernels ahead write `src` and this one lets the next begin.  `wait`: whether it waits for them."""
     x = f32("x")
@@ -294,5 +313,5 @@ def every_operator(element: DType) -> Kernel:
 
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
-         online_softmax(5, 77), branches(), warp_scan(), squares(),
+         online_softmax(5, 77), branches(), warp_scan(), squares(), rotation(),
          tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY, *window_kernels.EVERY)

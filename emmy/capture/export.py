@@ -38,7 +38,11 @@ class Captured:
     """A program and the tensors it was captured with, by the names that its text gives them.
 
     `inputs` are in call order (also those that the program does not read).  The first `len(mutated)` outputs of the program are
-    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements."""
+    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements.
+
+    The program takes tensors as they lie in memory, row-major.  Where the function's dimensions are in another order, as those of a
+    channels_last tensor are, `orders` has them in that of memory by the name of the input, and the program begins by permuting them; so it
+    ends where a result has torch's memory format channels_last, in `orders` by its number."""
 
     program: Program
     inputs: dict[str, torch.Tensor]
@@ -46,6 +50,7 @@ class Captured:
     constants: dict[str, torch.Tensor]
     mutated: tuple[str, ...] = ()
     strides: tuple[tuple[int, ...], ...] = ()
+    orders: dict[str | int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -58,6 +63,18 @@ def dtype_of(dtype: torch.dtype, where: str) -> DType:
     if dtype not in FROM_TORCH:
         raise EmmyError(f"{where} has the unsupported dtype {dtype}", f"convert it to one of {', '.join(map(str, FROM_TORCH))}")
     return FROM_TORCH[dtype]
+
+
+def memory_order(x: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor in the order of memory, outermost first, where they fill it in another order than their own; else ()."""
+    order = tuple(sorted(range(x.dim()), key=lambda d: -x.stride(d)))
+    return order if not x.is_contiguous() and x.permute(order).is_contiguous() else ()
+
+
+def has_memory_format(x: torch.Tensor) -> bool:
+    """Whether it lies in one of torch's memory formats other than the usual one: its channels, dimension 1, innermost."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()])
 
 
 class _Wrapper(torch.nn.Module):
@@ -195,6 +212,9 @@ class _Builder:
         self.names: set[str] = set()
         self.weights: dict[str, torch.Tensor] = {}
         self.constants: dict[str, torch.Tensor] = {}
+        self.nodes: list[Value] = []
+        self.targets: dict[str, str] = {}
+        self.orders: dict[str | int, tuple[int, ...]] = {}
 
     def unique(self, wanted: str) -> str:
         base = re.sub(r"\W", "_", wanted)
@@ -206,7 +226,6 @@ class _Builder:
         return name
 
     def captured(self) -> Captured:
-        nodes: list[Value] = []
         placeholders = dict(zip((n.name for n in self.exported.graph.nodes if n.op == "placeholder"),
                                 self.exported.graph_signature.input_specs, strict=True))
         given = iter(self.inputs)
@@ -217,27 +236,40 @@ class _Builder:
                 value = self.call(node) if node.op == "call_function" else None
             if value is not None:
                 self.values[node.name] = value
-                nodes.append(value)
+                self.nodes.append(value)
         outputs, mutated, strides = self.outputs()
-        program = torch_ir.verify(Program(tuple(nodes), outputs))
-        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides)
+        program = torch_ir.verify(Program(tuple(self.nodes), outputs))
+        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides, self.orders)
 
     def placeholder(self, node: torch.fx.Node, spec: Any, given: Any) -> Value:
+        """The tensor from outside; permuted, where its dimensions lie in another order in memory."""
         role: torch_ir.Role
         match spec.kind:
             case InputKind.USER_INPUT:
-                target, role = next(given), "input"
-                tensor = self.inputs[target]
+                target, role, group = next(given), "input", self.inputs
+                tensor = group[target]
             case InputKind.PARAMETER | InputKind.BUFFER:
-                target, role = self.rename(spec.target), "load"
+                target, role, group = self.rename(spec.target), "load", self.weights
                 tensor = (self.exported.state_dict if spec.target in self.exported.state_dict else self.exported.constants)[spec.target]
-                self.weights[target] = tensor
             case InputKind.CONSTANT_TENSOR:
-                target, role = f"c{len(self.constants)}", "constant"
-                tensor = self.constants[target] = self.exported.constants[spec.target]
+                target, role, group = f"c{len(self.constants)}", "constant", self.constants
+                tensor = self.exported.constants[spec.target]
             case kind:
                 raise EmmyError(f"the program takes {node.name}, a {kind.name}", "pass tensors only")
-        return Input(self.unique(target), target, Type(dtype_of(tensor.dtype, f"{role} {target}"), tuple(tensor.shape)), role)
+        self.targets[node.name], order = target, memory_order(tensor)
+        group[target] = tensor.permute(order) if order else tensor
+        made = Input(self.unique(target), target, Type(dtype_of(tensor.dtype, f"{role} {target}"), tuple(group[target].shape)), role)
+        if not order:
+            return made
+        if role == "input":
+            self.orders[target] = order
+        self.nodes.append(made)
+        return self.permuted(made, made.type, tuple(sorted(range(len(order)), key=order.__getitem__)))
+
+    def permuted(self, x: Value, type: Type, order: tuple[int, ...]) -> Call:
+        """A value with its dimensions in that order."""
+        result = Type(type.dtype, tuple(type.shape[d] for d in order))
+        return Call(self.unique(x.name), "aten.permute.default", (x, tuple(map(literal, order))), (), result, "")
 
     def call(self, node: torch.fx.Node) -> Value | None:
         value, source = node.meta.get("val"), _source(node)
@@ -280,16 +312,19 @@ class _Builder:
             match spec.kind:
                 case OutputKind.USER_OUTPUT: pass
                 case OutputKind.USER_INPUT_MUTATION:
-                    made = self.values[str(spec.target)]
-                    assert isinstance(made, Input)
-                    mutated.append(made.target)
+                    mutated.append(self.targets[str(spec.target)])
                 case _: raise EmmyError(f"the program writes to {spec.target}", "do not update parameters or buffers in forward")
             value = self.values.get(getattr(spec.arg, "name", ""))
             if value is None:
                 found = getattr(spec.arg, "value", spec.arg)
                 raise EmmyError(f"result {k - len(mutated)} is {found!r}, not a tensor", "return tensors only")
+            result = nodes[spec.arg.name].meta["val"]
+            if has_memory_format(result) and (order := memory_order(result)):
+                self.orders[k] = order
+                value = self.permuted(value, self.type(result, f"result {k - len(mutated)}"), order)
+                self.nodes.append(value)
             outputs.append(value)
-            strides.append(tuple(nodes[spec.arg.name].meta["val"].stride()))
+            strides.append(tuple(result.stride()))
         return tuple(outputs), tuple(mutated), tuple(strides)
 
 

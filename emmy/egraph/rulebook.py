@@ -21,9 +21,9 @@ from emmy.errors import EmmyError
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real")}     # what each --math admits
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
-             "moments", "twist", "cut", "split", "states", "scan", "first"),
-    "tile": ("syntax", "fold", "place", "rows", "window", "strip", "scan", "atom", "stage", "tensor", "strategy", "wgmma", "conv", "join",
-             "wgmma_twist", "once", "live", "group"),
+             "moments", "twist", "cut", "split", "merge", "states", "scan", "first"),
+    "tile": ("syntax", "fold", "place", "rows", "window", "strip", "cluster", "scan", "atom", "stage", "tensor", "strategy",
+             "wgmma", "conv", "join", "wgmma_twist", "once", "live", "group"),
 }
 
 

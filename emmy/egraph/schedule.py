@@ -33,7 +33,7 @@ FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose",
 HALVES = (dt.bf16, dt.f16)
 WINDOW = 1024       # points of folded axes beyond which no step of a load is worth stating
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
-        "TiledRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "Once")
+        "TiledRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow", "Once")
 
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
@@ -81,6 +81,9 @@ def options(pins: tile.Row) -> list[str]:
     row = f"{pins.work} {pins.tile}"
     out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
     out += [f"(StagedRowsOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
+    out += [f"(ClusterStripOption {' '.join((*numbers[2:], *numbers[:2]))})"
+            for numbers in re.findall(r"^t(\d+)x(\d+)/c(\d+) (?:v\d+)?$", row)]
+    out += [f"(ResidentOption {blocks or 1} {t})" for t, blocks in re.findall(r"^t(\d+)(?:/c(\d+))? (?:v\d+)?$", row)]
     out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
             for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
@@ -208,7 +211,7 @@ def row_facts(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ..
 
 
 def kept_row_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:
-    """What one row would keep in shared memory of what its threads read for several stages."""
+    """What blocks would keep in shared memory of a row that several stages read."""
     found = strip_loads(kernel, None, columns) if columns in ((), kernel.outer[-1:]) and all(f.kind != "scan" for f in kernel.folds) else []
     if not found:
         return []
@@ -340,6 +343,12 @@ class _Reader:
         if name in ("CrossRow", "StripRow"):
             down, across, width = map(number, args)
             return tile.Row(f"t{down}x{across}", _width(width), "cross", "smem" if name == "StripRow" else "")
+        if name == "ClusterStripRow":
+            blocks, down, across, width = map(number, args)
+            return tile.Row(f"t{down}x{across}/c{blocks}", _width(width), "cross", "smem")
+        if name == "ResidentRow":
+            how, blocks, threads, width = self.engine.value_to_string(args[0]), *map(number, args[1:])
+            return tile.Row(f"t{threads}" + f"/c{blocks}" * (blocks > 1), _width(width), how, "smem")
         if name == "MmaTwistRow":
             p, m, n, d, live = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async", "live" * live)

@@ -37,7 +37,7 @@ class AsyncMemory(Memory):
         lanes = np.broadcast_to(tags % w.span % 32, at.shape)
         if (bad := writer > w.seen[lanes, writer % w.span]).any():
             self._fault(w, "race", at, tags, bad, writer, "is read and written by {other} with nothing that orders them")
-        readers, now = self.readers[w.number], tags // w.span * 64
+        readers, now = self.readers[w.agents[0] // 32], tags // w.span * 64
         before = readers[at]
         code = np.where((before >= 0) & (before % 64 != lanes) & (before % 64 != ANY), SEVERAL, lanes) + now
         readers[at] = code
@@ -70,8 +70,8 @@ class AsyncMemory(Memory):
             clocks = seen[:, 32 * v:32 * v + 32] // w.span
             known = np.concatenate([clocks, clocks.min(axis=1, keepdims=True), clocks.max(axis=1, keepdims=True)], axis=1)
             if (bad := last // 64 > known[lanes, np.maximum(last, 0) % 64]).any():
-                raise Fault("race", f"element {self._first(at, bad)} of {self.name} is written and read by warp {v} (threads {32 * v} to "
-                                    f"{32 * v + 31}) with nothing that orders them", w.active(w.mask))
+                raise Fault("race", f"element {self._first(at, bad)} of {self.name} is written and read by {w.engine.warp(v)} "
+                                    "with nothing that orders them", w.active(w.mask))
 
     @staticmethod
     def _first(at: Place, bad: Array) -> int:
@@ -95,8 +95,8 @@ class AsyncMemory(Memory):
         if first < 0 or last >= len(self.data):
             raise Fault("bounds", f"elements {first} to {last} of {self.name}, which has {len(self.data)}", w.active(w.mask))
 
-    def engine_write(self, w: Warp, start: int, count: int, lane: int) -> slice:
-        """A copy to these elements begins; until `land` any access to them is a race."""
+    def engine_write(self, w: Warp, start: int, count: int, lane: int, *, by_engine: bool = True) -> slice:
+        """A copy to these elements begins, of the copy engine or a thread's; until `land` any access to them is a race."""
         self.inside(w, start, start + count - 1)
         at, row = slice(start, start + count), w.seen[lane:lane + 1]
         writer = self.writer[at]
@@ -105,8 +105,9 @@ class AsyncMemory(Memory):
             raise Fault("race", f"a copy goes to element {start + k} of {self.name}, written by {self._who(w, int(writer[k]))} "
                                 "with nothing that orders them", w.threads[lane])
         self._require_read(w, at, row, 0)
-        self._require_fence(w, at)
-        self.writer[at] = UNDER_WAY * w.span + int(w.threads[lane])
+        if by_engine:
+            self._require_fence(w, at)
+        self.writer[at] = UNDER_WAY * w.span + int(w.agents[lane])
         return at
 
     def land(self, at: slice, values: Array, tag: int) -> None:
@@ -129,21 +130,19 @@ class AsyncMemory(Memory):
     def engine_done(self, w: Warp, at: Place, lane: int) -> None:
         """An asynchronous read is over for `lane` of the warp, or for all that go on: ANY."""
         self.reading[at] -= 1
-        self.readers[w.number][at] = int(w.tags[0]) // w.span * 64 + lane
+        self.readers[w.agents[0] // 32][at] = int(w.tags[0]) // w.span * 64 + lane
 
     def _require_fence(self, w: Warp, at: Place) -> None:
         if (bad := self.unfenced[at]).any():
             k = self._first(at, bad)
-            raise Fault("fence", f"element {k} of {self.name} is met by the copy engine or a product, and "
-                                 f"thread {self.writer[k] % w.span}, which wrote it, made no fence_async since", w.active(w.mask))
+            writer = w.engine.who(int(self.writer[k] % w.span))
+            raise Fault("fence", f"element {k} of {self.name} is met by the copy engine or a product, and {writer}, which wrote it, "
+                                 "made no fence_async since", w.active(w.mask))
 
     def fence(self, w: Warp, lanes: Mask) -> None:
         """What the active lanes wrote is fenced."""
         at = np.flatnonzero(self.unfenced)
-        self.unfenced[at[np.isin(self.writer[at] % w.span, w.active(lanes))]] = False
+        self.unfenced[at[np.isin(self.writer[at] % w.span, w.among(lanes))]] = False
 
     def _who(self, w: Warp, tag: int) -> str:
-        thread = tag % w.span
-        if thread >= w.engine.threads:
-            return "a copy whose barrier it did not wait for"
-        return f"thread {thread}{', whose copy is under way' * (tag >= UNDER_WAY * w.span)}"
+        return f"{w.engine.who(tag % w.span)}{', whose copy is under way' * (tag >= UNDER_WAY * w.span)}"

@@ -39,10 +39,11 @@ class Wait:
 
 
 class Phases:
-    """A barrier in shared memory: `pending` arrivals and `bytes` that its phase waits for, `flying` bytes of copies bound to it."""
+    """A barrier in shared memory, which the warp `maker` made: `pending` arrivals and `bytes` that its phase waits for, `flying` bytes of
+    copies bound to it."""
 
-    def __init__(self, name: str, count: int, agent: int, span: int) -> None:
-        self.name, self.count, self.agent, self.span = name, count, agent, span
+    def __init__(self, name: str, count: int, agent: int, span: int, maker: int) -> None:
+        self.name, self.count, self.agent, self.span, self.maker = name, count, agent, span, maker
         self.pending, self.bytes, self.flying, self.phase, self.fenced = count, 0, 0, 0, False
         self.gathered, self.released = (np.full(span, -1, np.int64) for _ in range(2))
 
@@ -103,23 +104,76 @@ class Meeting:
             yield Wait(lambda: self.rounds != now, why, kind)
 
 
-class Engine:
-    """A block's asynchronous work."""
+class Gathering:
+    """The barrier of a cluster's `warps`: in which phase each arrived that has not gone on, and which barriers in shared memory, made and
+    fenced by one that has, those know who go on."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.threads = -(-kernel.block // 32) * 32
-        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), self.threads // 32) for b in kernel.shared}
+    def __init__(self, warps: int) -> None:
+        self.warps, self.phase, self.pending = warps, 0, warps
+        self.arrived: dict[Warp, int] = {}
+        self.gathered, self.released = set[Phases](), frozenset[Phases]()
+
+    def arrive(self, w: Warp) -> None:
+        if w in self.arrived:
+            raise Fault("barrier", "arrives a second time, with no cluster_wait between", w.threads)
+        self.gathered |= {phases for phases in w.engine.phases.values() if phases.fenced and phases.maker == w.number}
+        self.arrived[w], self.pending = self.phase, self.pending - 1
+        if not self.pending:
+            self.released, self.phase, self.pending = frozenset(self.gathered), self.phase + 1, self.warps
+
+    def wait(self, w: Warp) -> Iterator[object]:
+        if w not in self.arrived:
+            raise Fault("barrier", "waits for its cluster, and has not arrived there", w.threads)
+        phase = self.arrived.pop(w)
+        if self.phase == phase:
+            yield Wait(lambda: self.phase != phase, "its cluster")
+        w.known |= self.released
+
+
+class Engine:
+    """A block's asynchronous work.  `rank`: which block of its cluster it is; `peers` holds the engines of them all."""
+
+    def __init__(self, kernel: Kernel, rank: int = 0) -> None:
+        self.threads, self.rank, self.blocks = -(-kernel.block // 32) * 32, rank, kernel.cluster
+        self.first, crowd = rank * self.threads, self.threads * kernel.cluster
+        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), crowd // 32) for b in kernel.shared}
         self._agents: dict[tuple[str, int], int] = {}
         for b in kernel.shared:
             for k in range(b.length if b.element is dt.i64 else 0):
-                self._agents[b.name, k] = self.threads + len(self._agents)
-        self.span = self.threads + len(self._agents)
+                self._agents[b.name, k] = crowd + len(self._agents)
+        self._agents = {key: agent + rank * len(self._agents) for key, agent in self._agents.items()}
+        self.span = crowd + len(self._agents) * kernel.cluster
+        self.peers, self.gathering, self.ended = [self], Gathering(crowd // 32), False
         self.phases: dict[tuple[str, int], Phases] = {}
         self.flights: list[tuple[Warp, Stmt, Callable[[], None]]] = []
         self.groups = [Meeting() for _ in range(0, self.threads, 128)]
         self.named: dict[int, Meeting] = {}
         per_thread = min(REGISTERS // self.threads // 8 * 8, 256)
         self.registers = [per_thread] * (self.threads // 32)
+
+    def who(self, agent: int) -> str:
+        """A thread, or a copy that completes on a barrier, by its number among those of the cluster."""
+        if agent >= self.threads * self.blocks:
+            return "a copy whose barrier it did not wait for"
+        return f"thread {agent % self.threads}{f' of block {agent // self.threads} of its cluster' * (self.blocks > 1)}"
+
+    def warp(self, number: int) -> str:
+        first, block = number * 32 % self.threads, number * 32 // self.threads
+        return f"warp {first // 32} (threads {first} to {first + 31}){f' of block {block} of its cluster' * (self.blocks > 1)}"
+
+    # ---- the cluster
+
+    def peer(self, w: Warp, rank: int) -> Engine:
+        """The block of that rank, whose shared memory the warp writes."""
+        if not 0 <= rank < self.blocks:
+            raise Fault("cluster", f"block {rank} of a cluster of {self.blocks}", w.active(w.mask))
+        if self.peers[rank].ended:
+            raise Fault("cluster", f"block {rank} of the cluster is sent something, and has ended", w.active(w.mask))
+        return self.peers[rank]
+
+    def join(self, peers: list[Engine]) -> None:
+        """The block is one of these, in the order of their ranks."""
+        self.peers, self.gathering = peers, peers[0].gathering
 
     # ---- time
 
@@ -149,15 +203,16 @@ class Engine:
     def make(self, w: Warp, name: str, at: int, count: int) -> None:
         if (name, at) in self.phases:
             raise Fault("barrier", f"{name}[{at}] is made a second time", w.active(w.mask))
-        self.phases[name, at] = Phases(f"{name}[{at}]", count, self._agents[name, at], self.span)
+        self.phases[name, at] = Phases(f"{name}[{at}]", count, self._agents[name, at], self.span, w.number)
 
     def barrier(self, w: Warp, name: str, at: Any, lanes: Mask, *, by_engine: bool = False) -> Phases:
         """The one barrier that the active lanes use; it was made where all of them see it."""
         at = w.uniform(at)
         if np.ndim(at):
             raise Fault("barrier", f"lanes of a warp use different barriers of {name} in one statement", w.active(lanes))
-        self.shared[name].check_made(w, at, lanes)
         found = self.phases.get((name, int(at)))
+        if found not in w.known:
+            self.shared[name].check_made(w, at, lanes)
         if found is None:
             raise Fault("barrier", f"{name}[{at}] is no barrier: nothing made it one", w.active(lanes))
         if by_engine and not found.fenced:

@@ -44,8 +44,8 @@ class Fault(Exception):
 class Warp:
     """32 threads: their registers by slot, the lanes that are active, and the memory they see."""
 
-    __slots__ = ("registers", "mask", "full", "threads", "block", "memory", "tags", "base", "first", "steps", "limit", "size", "copies",
-                 "number", "span", "engine", "seen", "products", "stores", "fenced", "late")
+    __slots__ = ("registers", "mask", "full", "threads", "agents", "block", "memory", "tags", "base", "first", "steps", "limit", "size",
+                 "copies", "number", "span", "engine", "seen", "products", "stores", "fenced", "known", "late")
 
     def __init__(self, first_thread: int, size: int, block: tuple[int, ...], slots: int, memory: dict[str, Memory], limit: int,
                  engine: Engine | None = None) -> None:
@@ -57,23 +57,25 @@ class Warp:
         self.copies: list[list[Callable[[], None]]] = [[]]      # groups of copies under way, the open one last
         self.engine: Any = engine
         self.span = size if engine is None else engine.span
+        self.agents = self.threads.astype(np.int64) + (0 if engine is None else engine.first)     # the threads, as tags number them
         self.seen: Any = None if engine is None else np.full((32, self.span), -1, np.int64)
         self.products: list[list[Callable[[], None]]] = [[]]    # of products
         self.stores: dict[int, list[list[Callable[[], None]]]] = {}     # of stores, by lane
         self.fenced = False     # whether products may begin
+        self.known: set[object] = set()     # barriers of the cluster that were made before its blocks met
         self.late = np.zeros(32, bool)  # lanes that have waited for the kernels before
 
     def enter(self, epoch: int, first_epoch: int) -> None:
         """Starts an epoch of a block whose first one is `first_epoch`."""
         self.base, self.first = epoch * self.span, first_epoch * self.span
-        self.tags = self.threads.astype(np.int64) + self.base
+        self.tags = self.agents + self.base
         if self.seen is not None:
-            self.seen[np.arange(32), self.threads] = self.tags
+            self.seen[np.arange(32), self.agents] = self.tags
 
     def advance(self) -> None:
         """Begins a new moment within an epoch."""
         self.tags = self.tags + self.span
-        self.seen[np.arange(32), self.threads] = self.tags
+        self.seen[np.arange(32), self.agents] = self.tags
 
     @property
     def clock(self) -> int:
@@ -93,6 +95,10 @@ class Warp:
 
     def active(self, lanes: Mask) -> Array:
         return self.threads if lanes is None else self.threads[lanes]
+
+    def among(self, lanes: Mask) -> Array:
+        """The given lanes, as tags number threads."""
+        return self.agents if lanes is None else self.agents[lanes]
 
     def merge(self, new: Value, old: Value) -> Value:
         """`new` on the active lanes, `old` elsewhere."""
@@ -246,12 +252,11 @@ class Memory:
         if lanes is not None:
             at, value = at[..., lanes], value[..., lanes]
         self._watch_write(w, at, w.tags if lanes is None else w.tags[lanes])
-        threads = w.active(lanes).astype(np.int64)
-        self.writer[at] = UNDER_WAY * w.span + threads
+        self.writer[at] = UNDER_WAY * w.span + w.among(lanes)
 
         def arrive() -> None:
             self.data[at] = value
-            self.writer[at] = w.base + threads
+            self.writer[at] = w.tags if lanes is None else w.tags[lanes]
         return arrive
 
     @staticmethod
@@ -289,7 +294,7 @@ class Memory:
 
     def _fault(self, w: Warp, kind: str, at: Array, tags: Array, bad: Array, other: Array, what: str) -> None:
         k = tuple(np.argwhere(bad)[0])
-        threads = np.unique(np.broadcast_to(tags, at.shape)[bad] % w.span)
+        threads = w.threads[np.unique(np.broadcast_to(tags, at.shape)[bad] % w.span) % 32]
         raise Fault(kind, f"element {at[k]} of {self.name} {what.format(other=self._who(w, int(other[k])))}", threads)
 
     def _who(self, w: Warp, tag: int) -> str:

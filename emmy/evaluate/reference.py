@@ -64,16 +64,17 @@ def _doubled(made: Any) -> Any:
     return made.double() if made.is_floating_point() else made
 
 
-def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool) -> Any:
-    def argument(arg: torch_ir.Arg) -> Any:
-        match arg:
-            case tuple(): return [argument(a) for a in arg]
-            case torch_ir.Value(): return results[arg]
-            case torch_ir.Literal(): return arg.value
-        assert isinstance(arg, DType)
-        return torch.float64 if float64 and arg.kind == "float" else getattr(torch, arg.torch_name)
+def _argument(arg: torch_ir.Arg, results: dict[torch_ir.Value, Any], float64: bool) -> Any:
+    match arg:
+        case tuple(): return [_argument(a, results, float64) for a in arg]
+        case torch_ir.Value(): return results[arg]
+        case torch_ir.Literal(): return arg.value
+    assert isinstance(arg, DType)
+    return torch.float64 if float64 and arg.kind == "float" else getattr(torch, arg.torch_name)
 
-    args, kwargs = [argument(a) for a in call.args], {k: argument(v) for k, v in call.kwargs}
+
+def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool) -> Any:
+    args, kwargs = [_argument(a, results, float64) for a in call.args], {k: _argument(v, results, float64) for k, v in call.kwargs}
     if call.op == "operator.getitem":
         return operator.getitem(*args)
     fn: Any = torch.ops

@@ -1,7 +1,8 @@
 """Runs a kernel on the CPU thread by thread, and fails where a GPU would be wrong or hang.
 
-Blocks run one after another, the warps of a block until each has to wait.  Blocks that hand each other something run a few at a time, in
-an order that is drawn: a GPU promises no order, nor that a block begins before another ends.  Each value has the precision of its dtype.
+Clusters run one after another (a block that is in none is one), the warps of a cluster until each has to wait.  Blocks that hand each other
+words run a few at a time, in an order that is drawn: a GPU promises no order, nor that a block begins before another ends.  Each value has
+the precision of its dtype.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class SimulationError(Exception):
     alignment      a tile that does not begin where its swizzle does
     warpgroup      four warps that do not do together what a warpgroup does
     registers      more registers than there are, or a move in the wrong direction
+    cluster        something is sent to a block of the cluster that is not there, or has ended
     unfinished     a warp that ends while its products run or its stores are read, a block while copies are on their way
     deadlock       warps that wait for what never comes
     steps          a loop that does not end
@@ -69,19 +71,24 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
                 f"{p.element.numpy}({p.length},), not {given.dtype}{given.shape}")
     parameters |= {p.name: Memory(p.name, buffers[p.name], written=p.access == "read", late=p.late) for p in passed}
     machine = Machine(kernel, lambda w, fault, s: _explain(kernel, w, fault, s))
-    asynchronous = any(s.asynchronous for s in walk(kernel.body))
+    asynchronous = kernel.cluster > 1 or any(s.asynchronous for s in walk(kernel.body))
     epoch = 0
 
-    def begin(place: tuple[int, ...], first: int) -> Running:
-        """The block at (z, y, x), from epoch `first`."""
-        engine = Engine(kernel) if asynchronous else None
+    def block(at: tuple[int, ...], engine: Engine | None) -> list[Warp]:
         shared = engine.shared if engine else {
             b.name: Memory(b.name, np.zeros(b.length, b.element.numpy), written=False) for b in kernel.shared}
         memory, slots = {**parameters, **shared}, len(machine.slots)
-        warps = [Warp(t, kernel.block, place[::-1], slots, memory, limit, engine) for t in range(0, kernel.block, 32)]
-        return _run_block(kernel, warps, machine.main, first, engine)
+        return [Warp(t, kernel.block, at, slots, memory, limit, engine) for t in range(0, kernel.block, 32)]
 
-    places = product(*(range(n) for n in reversed(kernel.grid)))
+    def begin(place: tuple[int, ...], first: int) -> Running:
+        """The cluster whose first block is at (z, y, x), from epoch `first`."""
+        z, y, x = place
+        engines = [Engine(kernel, rank) if asynchronous else None for rank in range(kernel.cluster)]
+        for engine in filter(None, engines):
+            engine.join([e for e in engines if e])
+        return _run_cluster(kernel, [block((x + rank, y, z), engine) for rank, engine in enumerate(engines)], machine.main, first)
+
+    places = product(*(range(0, n, step) for n, step in zip(reversed(kernel.grid), (1, 1, kernel.cluster), strict=True)))
     with np.errstate(all="ignore"):
         if any(s.across for s in walk(kernel.body)):
             _run_together(places, begin, Random(seed))
@@ -94,15 +101,15 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
                 f"the first {missing[0]}")
 
 
-# a block under way: yields None between two barriers, and what it fails with if nobody else goes on where it cannot; the epoch after it
+# a cluster under way: yields None between two barriers, and what it fails with if nobody else goes on where it cannot; the epoch after it
 Running = Generator[SimulationError | None, None, int]
 
 
-def _run_alone(block: Running) -> int:
-    """Runs a block to its end; the epoch that follows its last."""
+def _run_alone(cluster: Running) -> int:
+    """Runs a cluster to its end; the epoch that follows its last."""
     while True:
         try:
-            stuck = next(block)
+            stuck = next(cluster)
         except StopIteration as end:
             return int(end.value)
         if stuck is not None:
@@ -110,7 +117,7 @@ def _run_alone(block: Running) -> int:
 
 
 def _run_together(places: Iterable[tuple[int, ...]], begin: Callable[[tuple[int, ...], int], Running], random: Random) -> None:
-    """Runs blocks a few at a time, in a drawn order, one or another from barrier to barrier; SimulationError where all wait."""
+    """Runs clusters a few at a time, in a drawn order, one or another from barrier to barrier; SimulationError where all wait."""
     waiting, running, stuck = list(places), list[Running](), set[Running]()
     random.shuffle(waiting)
     while waiting or running:
@@ -128,15 +135,15 @@ def _run_together(places: Iterable[tuple[int, ...]], begin: Callable[[tuple[int,
             raise failure
 
 
-def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterator[object]], first: int, engine: Engine | None) -> Running:
-    """Runs the warps of a block from epoch `first`; the epoch that follows its last."""
-    epoch, went_on = first, False
-    running = {w: main(w) for w in warps}
-    waits: dict[Warp, object] = dict.fromkeys(warps)
-    for w in warps:
-        w.enter(epoch, first)
+def _run_cluster(kernel: Kernel, blocks: list[list[Warp]], main: Callable[[Warp], Iterator[object]], first: int) -> Running:
+    """Runs the warps of a cluster's blocks from epoch `first`; the epoch that follows their last."""
+    every, went_on = [w for warps in blocks for w in warps], False
+    running = {w: main(w) for w in every}
+    waits: dict[Warp, object] = dict.fromkeys(every)
+    for w in every:
+        w.enter(first, first)
     while running:
-        moved = False
+        moved = met = False
         for w, program in list(running.items()):
             wait = waits[w]
             if wait is None or callable(wait) and wait():
@@ -144,33 +151,47 @@ def _run_block(kernel: Kernel, warps: list[Warp], main: Callable[[Warp], Iterato
                 try:
                     waits[w] = next(program)
                 except StopIteration:
-                    if engine and (left := engine.unfinished(w)):
-                        where = f"kernel {kernel.name}, block {_block(w)}"
-                        raise SimulationError("unfinished", f"{where}: {_threads(w)} end, and {left}") from None
                     del running[w]
-        sites = {waits[w] for w in running}
-        if sites and all(isinstance(s, int) for s in sites):
-            if len(running) < len(warps) or len(sites) > 1:
+                    _end(kernel, w, next(warps for warps in blocks if w in warps), running)
+        for warps in blocks:
+            here = [w for w in warps if w in running]
+            sites = {waits[w] for w in here}
+            if not sites or not all(isinstance(s, int) for s in sites):
+                continue
+            if len(here) < len(warps) or len(sites) > 1:
                 raise SimulationError("barrier", _barrier(kernel, warps, running, waits))
-            if engine:
-                engine.meet(warps)
-            epoch = max(w.clock for w in warps) + 1
-            for w in running:
+            if warps[0].engine:
+                warps[0].engine.meet(warps)
+            epoch, moved, met = max(w.clock for w in warps) + 1, True, True
+            for w in warps:
                 w.enter(epoch, first)
                 waits[w] = None
+        if met:
             yield None
             went_on = True
         elif running and not moved:
-            if engine and engine.flights:
+            flying = [w.engine for w, *_ in blocks if w.engine and w.engine.flights]
+            for engine in flying:
                 _land(kernel, engine)
-            else:
-                yield None if went_on else _deadlock(kernel, warps, running, waits)
+            if not flying:
+                yield None if went_on else _deadlock(kernel, every, running, waits)
                 went_on = False
-                continue
         went_on |= moved
-    if engine and engine.flights:
-        raise SimulationError("unfinished", f"kernel {kernel.name}, block {_block(warps[0])} ends while copies are on their way to it")
-    return max(w.clock for w in warps) + 1
+    return max(w.clock for w in every) + 1
+
+
+def _end(kernel: Kernel, w: Warp, warps: list[Warp], running: Mapping[Warp, object]) -> None:
+    """A warp of a block of `warps` has ended, and with the last of them the block."""
+    if not (engine := w.engine):
+        return
+    where = f"kernel {kernel.name}, block {_block(w)}"
+    if left := engine.unfinished(w):
+        raise SimulationError("unfinished", f"{where}: {_threads(w)} end, and {left}")
+    if any(other in running for other in warps):
+        return
+    if engine.flights:
+        raise SimulationError("unfinished", f"{where} ends while copies are on their way to it")
+    engine.ended = True
 
 
 def _land(kernel: Kernel, engine: Engine) -> None:

@@ -83,7 +83,7 @@ class FenceBarriers(Stmt):
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:
             for (name, at), phases in w.engine.phases.items():
-                phases.fenced |= bool(np.isin(w.memory[name].writer[at] % w.span, w.active(w.mask)))
+                phases.fenced |= bool(np.isin(w.memory[name].writer[at] % w.span, w.among(w.mask)))
         return run
 
 

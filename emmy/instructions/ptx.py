@@ -1,4 +1,4 @@
-"""The functions that give CUDA the instructions of sm_90a: barriers in memory, the copy engine, products of warpgroups.
+"""The functions that give CUDA the instructions of sm_90a: clusters, barriers in memory, the copy engine, products of warpgroups.
 
 They need no header.  The product functions are made on demand, one for each shape and layout that a module uses.
 """
@@ -22,6 +22,11 @@ def _simple(name: str, text: str, **operands: str) -> tuple[str, str]:
     parameters = ", ".join(f"{types[kind]} {name}" for name, kind in operands.items())
     body = _volatile(text, ", ".join(values[kind].format(name) for name, kind in operands.items()))
     return name, f"{_DEVICE} void {name}({parameters}) {{\n  {body}\n}}"
+
+
+def _dependency(name: str, text: str) -> tuple[str, str]:
+    """A function of one instruction on launches, which no GPU before sm_90 overlaps."""
+    return name, f"{_DEVICE} void {name}() {{\n#if __CUDA_ARCH__ >= 900\n  {_volatile(text, '')}\n#endif\n}}"
 
 
 def _counted(name: str, text: str) -> tuple[str, str]:
@@ -99,8 +104,8 @@ FUNCTIONS = {
       : "=r"(done) : "r"(emmy_shared(barrier)), "r"(parity) : "memory");
   }} while (!done);
 }}"""),
-        _simple("emmy_launch_dependents", "griddepcontrol.launch_dependents;"),
-        _simple("emmy_wait_kernels", "griddepcontrol.wait;"),
+        _dependency("emmy_launch_dependents", "griddepcontrol.launch_dependents;"),
+        _dependency("emmy_wait_kernels", "griddepcontrol.wait;"),
         _simple("emmy_fence_async", "fence.proxy.async.shared::cta;"),
         _simple("emmy_prefetch_map", "prefetch.tensormap [%0];", map="global"),
         _simple("emmy_copy_bulk", f"cp.async.bulk.{_INTO}.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",
@@ -113,10 +118,28 @@ FUNCTIONS = {
         _counted("emmy_grow_registers", "setmaxnreg.inc.sync.aligned.u32"),
         _counted("emmy_shrink_registers", "setmaxnreg.dec.sync.aligned.u32"),
         _simple("emmy_named_barrier", "bar.sync %0, %1;", id="r", threads="r"),
+        _simple("emmy_cluster_arrive", "barrier.cluster.arrive.relaxed.aligned;"),
+        _simple("emmy_cluster_wait", "barrier.cluster.wait.acquire.aligned;"),
         _simple("emmy_fence_products", "wgmma.fence.sync.aligned;"),
         _simple("emmy_commit_products", "wgmma.commit_group.sync.aligned;"),
         _counted("emmy_wait_products", "wgmma.wait_group.sync.aligned"),
     )),
+    "emmy_peer": f"""// the address in another block's shared memory that corresponds to one in this block's
+{_DEVICE} unsigned emmy_peer(const void* at, int rank) {{
+  unsigned there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(emmy_shared(at)), "r"(rank));
+  return there;
+}}""",
+    "emmy_store_cluster": f"""template <class T>
+{_DEVICE} void emmy_store_cluster(const void* at, int rank, T value, const void* barrier) {{
+  const unsigned to = emmy_peer(at, rank), on = emmy_peer(barrier, rank);
+  if constexpr (sizeof(T) == 8)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];"
+      :: "r"(to), "l"(*reinterpret_cast<const unsigned long long*>(&value)), "r"(on) : "memory");
+  else
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+      :: "r"(to), "r"(*reinterpret_cast<const unsigned*>(&value)), "r"(on) : "memory");
+}}""",
     "emmy_pin": f"""// keeps uses of these registers on their side of what comes before and after
 template <class T, int N>
 {_DEVICE} void emmy_pin(T (&a)[N]) {{

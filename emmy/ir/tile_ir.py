@@ -93,11 +93,17 @@ class Row(Node):
 
     @cached_property
     def threads(self) -> int:
-        """Threads of a block: t256, t16x16, w4 (warps), g2x1/ws (groups of 128, and one that copies for them)."""
+        """Threads of a block: t256, t16x16, t256/c4 (in clusters), w4 (warps), g2x1/ws (groups of 128, and one that copies for them)."""
         size = 1
-        for n in re.findall(r"\d+", self.work):
+        for n in re.findall(r"\d+", self.work.split("/")[0]):
             size *= int(n)
         return 128 * (size + 1) if "/ws" in self.work else size * (32 if self.work.startswith("w") else 1)
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster: of t256/c4 there are 4."""
+        found = re.search(r"/c(\d+)$", self.work)
+        return int(found[1]) if found else 1
 
 
 ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER", "PLACE")

@@ -21,8 +21,10 @@ from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, Pos
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.operators import unit
+from emmy.lower import layout
 
 Dim = tuple[str, int]     # (tensor, dimension) or ("axis", provisional axis)
+Defined = tuple[str, tensor.Shape, Value]
 
 
 def lower(program: tensor.Program) -> loop.Program:
@@ -30,12 +32,12 @@ def lower(program: tensor.Program) -> loop.Program:
     names = _definitions(program)
     outputs = {node for _, node in program.outputs}
     stored = {node: node.dtype if node in outputs else _narrowed(node) for node in names}
-    bodies: list[tuple[str, tensor.Tensor, Value]] = []
-    extents: dict[int, int] = {}
-    for node, name in names.items():
-        bodies.append((name, node, _Body(names, stored, node, extents).value(node, tuple(map(Pos, range(len(node.shape)))), top=True)))
+    bodies, extents = _bodies(names, stored, {})
+    if laid := layout.orders(bodies, {i.name: i.shape for i in program.inputs}, frozenset(names[node] for node in outputs)):
+        bodies, extents = _bodies(names, stored, {node: laid[name] for node, name in names.items() if name in laid})
     axis = _assign_axes(bodies, extents)
-    definitions = tuple(loop.Definition(name, node.shape, stored[node], rename(body, axis)) for name, node, body in bodies)
+    definitions = tuple(loop.Definition(name, shape, stored[node], rename(body, axis))
+                        for node, (name, shape, body) in zip(names, bodies, strict=True))
     used = sorted({(axis[a], extents[a]) for a in extents})
     by_node = {node: name for node, name in names.items()}
     made = loop.Program(program.inputs, tuple(used), definitions, tuple((out, by_node[node]) for out, node in program.outputs))
@@ -62,6 +64,19 @@ def _definitions(program: tensor.Program) -> dict[tensor.Tensor, str]:
     return {n: outputs[n] if n in outputs else next(fresh) for n in order}
 
 
+def _bodies(names: dict[tensor.Tensor, str], stored: dict[tensor.Tensor, DType],
+            orders: dict[tensor.Tensor, layout.Order]) -> tuple[list[Defined], dict[int, int]]:
+    """Each definition by its name, with its shape and body, and the extents of provisional axes.  `orders`: of tensors whose dimensions lie
+    in another order than their own."""
+    bodies: list[Defined] = []
+    extents: dict[int, int] = {}
+    for node, name in names.items():
+        order = orders.get(node, tuple(range(len(node.shape))))
+        shape, point = tuple(node.shape[k] for k in order), tuple(Pos(order.index(k)) for k in range(len(order)))
+        bodies.append((name, shape, _Body(names, stored, orders, shape, extents).value(node, point, top=True)))
+    return bodies, extents
+
+
 def _continues(node: tensor.Tensor, user: tensor.Tensor) -> bool:
     """Whether `user` carries on the definition of `node`: an elementwise step over the same points."""
     return isinstance(user, tensor.Elementwise | tensor.Cast | tensor.Round) and user.shape == node.shape
@@ -84,8 +99,9 @@ def _narrowed(node: tensor.Tensor) -> DType:
 class _Body:
     """Builds one definition's body; every reduction gets a provisional axis of its own."""
 
-    def __init__(self, names: dict[tensor.Tensor, str], stored: dict[tensor.Tensor, DType], root: tensor.Tensor, extents: dict[int, int]):
-        self.names, self.stored, self.root, self.extents = names, stored, root, extents
+    def __init__(self, names: dict[tensor.Tensor, str], stored: dict[tensor.Tensor, DType], orders: dict[tensor.Tensor, layout.Order],
+                 shape: tensor.Shape, extents: dict[int, int]):
+        self.names, self.stored, self.orders, self.shape, self.extents = names, stored, orders, shape, extents
         self.memo: dict[tuple[tensor.Tensor, tuple[Ix, ...]], Value] = {}
 
     def value(self, node: tensor.Tensor, point: tuple[Ix, ...], top: bool = False) -> Value:
@@ -99,7 +115,7 @@ class _Body:
             return point[x.k] if isinstance(x, Pos) else x
 
         if node in self.names and not top and not isinstance(node, tensor.Input):
-            return loop.Load(self.names[node], self.stored[node], point)
+            return loop.Load(self.names[node], self.stored[node], tuple(point[k] for k in self.orders.get(node, range(len(point)))))
         match node:
             case tensor.Input(name=name):
                 return loop.Load(name, node.dtype, point)
@@ -140,14 +156,14 @@ class _Body:
 
     def simple(self, x: Ix) -> Ix:
         def extent(leaf: Ix) -> int:
-            return self.extents[leaf.a] if isinstance(leaf, Ax) else self.root.shape[leaf.k] if isinstance(leaf, Pos) else 1 << 62
+            return self.extents[leaf.a] if isinstance(leaf, Ax) else self.shape[leaf.k] if isinstance(leaf, Pos) else 1 << 62
 
         return ix.simplify(x, extent)
 
 
-def _assign_axes(bodies: list[tuple[str, tensor.Tensor, Value]], extents: dict[int, int]) -> dict[int, int]:
+def _assign_axes(bodies: list[Defined], extents: dict[int, int]) -> dict[int, int]:
     """The final axis of each provisional one."""
-    shapes = {name: node.shape for name, node, _ in bodies}
+    shapes = {name: shape for name, shape, _ in bodies}
     parent: dict[Dim, Dim] = {}
 
     def find(d: Dim) -> Dim:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
-from collections.abc import Iterable
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from emmy.errors import EmmyError
 from emmy.runtime.tensor_map import HostMap, driver_library
@@ -34,14 +35,15 @@ class Pointers:
 
 
 class Driver(Protocol):
-    """A loaded module.  Entered (`with driver:`), its device's context is current in this thread: launches need that."""
+    """A loaded module.  Launches, and `prepare`, need its device's context to be current in this thread: from `enter` to `leave`."""
 
     def prepare(self, name: str, grid: Grid, block: int, shared_bytes: int, pointers: Pointers, early: bool = False) -> Any:
         """A launch of the kernel of that name, with `shared_bytes` of dynamic shared memory.  An `early` one may begin while the one ahead
         of it on the stream ends, if it finds nothing cleared."""
 
-    def stream(self) -> int:
-        """The raw handle of torch's current stream."""
+    @property
+    def stream(self) -> Callable[[], int]:
+        """Tells the raw handle of torch's current stream."""
 
     def launch(self, prepared: Any, stream: int) -> None:
         """Launch with the pointers as they stand, after what it is to find cleared."""
@@ -55,9 +57,11 @@ class Driver(Protocol):
     def replay(self, graph: Any, stream: int) -> None:
         """Do a graph's launches, in order, on a stream."""
 
-    def __enter__(self) -> Self: ...
+    def enter(self) -> bool:
+        """Make the device's context current.  Whether the device is torch's current one; `leave` is to be called unless it is."""
 
-    def __exit__(self, *_: object) -> None: ...
+    def leave(self) -> None:
+        """Make the context current that was before `enter`."""
 
 
 class _Attribute(ctypes.Structure):
@@ -97,15 +101,19 @@ class CudaDriver:
         import torch
 
         self._library, self._device, self._threads = driver_library(), device, threading.local()
-        self._stream, self._current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
+        self.stream, self._current = functools.partial(torch._C._cuda_getCurrentRawStream, device), torch._C._cuda_getDevice
         self._capturing, self._launch = torch._C._cuda_isCurrentStreamCapturing, self._library.cuLaunchKernelEx
         self._functions = dict[str, tuple[ctypes.c_void_p, int]]()      # and the bytes of dynamic shared memory that each is allowed
         self._context, self._module, ordinal = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
         self._do("cuInit", 0)
         self._do("cuDeviceGet", ctypes.byref(ordinal), device)
         self._do("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), ordinal)
-        with self:
+        here = self.enter()
+        try:
             self._do("cuModuleLoadData", ctypes.byref(self._module), cubin)
+        finally:
+            if not here:
+                self.leave()
 
     def _do(self, name: str, *arguments: Any) -> None:
         if status := getattr(self._library, name)(*arguments):
@@ -121,9 +129,6 @@ class CudaDriver:
         self._functions[name] = function, max(shared_bytes, allowed)
         self._do("cuFuncLoad", function)    # now, because a lazy load at the first launch would break a graph capture
         return Prepared(function, grid, block, shared_bytes, pointers, early)
-
-    def stream(self) -> int:
-        return int(self._stream(self._device))
 
     def launch(self, prepared: Prepared, stream: int) -> None:
         if stream != prepared.on:
@@ -156,17 +161,17 @@ class CudaDriver:
         if status := self._library.cuGraphLaunch(graph, ctypes.c_void_p(stream)):
             raise EmmyError(f"CUDA refused a graph of launches: error {status}", "Look for an earlier failure of a kernel on this GPU.")
 
-    def __enter__(self) -> Self:
-        """The context is made current for good in a thread whose device, as torch has it, is this one; else for the time being."""
-        threads = self._threads
-        threads.pushed = self._current() != self._device
-        if threads.pushed:
+    def enter(self) -> bool:
+        """A thread whose current device, as torch has it, is this one keeps the context."""
+        if self._current() != self._device:
             self._do("cuCtxPushCurrent_v2", self._context)
-        elif not hasattr(threads, "entered"):
+            return False
+        try:
+            self._threads.entered  # noqa: B018
+        except AttributeError:
             self._do("cuCtxSetCurrent", self._context)
-            threads.entered = True
-        return self
+            self._threads.entered = True
+        return True
 
-    def __exit__(self, *_: object) -> None:
-        if self._threads.pushed:
-            self._do("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+    def leave(self) -> None:
+        self._do("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))

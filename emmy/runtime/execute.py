@@ -12,6 +12,7 @@ from emmy.errors import EmmyError
 from emmy.runtime.arrays import to_numpy, to_torch
 
 if TYPE_CHECKING:
+    from emmy.capture.export import Captured
     from emmy.pipeline import Program
     from emmy.runtime.plan import Launch
 
@@ -27,12 +28,31 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
     if len(tensors) != len(plan.inputs):
         raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}",
                         "pass those it was compiled with")
+    tensors = given(program.captured, tensors)
     for name, x in zip(plan.inputs, tensors, strict=True):
         check(plan.buffer(name), x)
     arrays = on_numpy(program, arguments(program, tensors))
     results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
-    results = tuple(map(restride, results, program.captured.strides))
-    return results[0] if len(results) == 1 else tuple(results)
+    return returned(program.captured, results)
+
+
+def given(captured: Captured, tensors: Sequence[Any]) -> Sequence[Any]:
+    """Arguments with their dimensions in the order of memory; what is no tensor, or has another number of dimensions, as it is."""
+    if not captured.orders:
+        return tensors
+    orders = [captured.orders.get(name, ()) for name in captured.inputs]
+    return [x.permute(*order) if order and hasattr(x, "permute") and x.dim() == len(order) else x
+            for x, order in zip(tensors, orders, strict=False)]
+
+
+def returned(captured: Captured, results: Sequence[Any]) -> Any:
+    """Results with their dimensions in their own order and the strides that eager gives them: one tensor, or a tuple."""
+    if captured.orders:
+        orders = [captured.orders.get(k, ()) for k in range(len(results))]
+        results = [x.permute(*sorted(range(len(order)), key=order.__getitem__)) if order else x
+                   for x, order in zip(results, orders, strict=True)]
+    results = tuple(map(restride, results, captured.strides))
+    return results[0] if len(results) == 1 else results
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -102,10 +122,9 @@ def on_gpu(program: Program) -> Callable[..., Any]:
     run = Executable(plan, build(plan.source, program.target).cubin, {**captured.weights, **captured.constants})
     otherwise = tuple(k for k, name in enumerate(plan.outputs) if contiguous(plan.buffer(name).shape) != captured.strides[k])
     call: Callable[..., Any] = run if len(plan.outputs) > 1 else lambda *tensors: run(*tensors)[0]
-    if otherwise:
+    if otherwise or captured.orders:
         def call(*tensors: Any) -> Any:
-            results = tuple(map(restride, run(*tensors), captured.strides))
-            return results[0] if len(results) == 1 else results
+            return returned(captured, run(*given(captured, tensors)))
 
     vars(program)["on_gpu"] = call
     return call

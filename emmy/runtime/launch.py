@@ -66,7 +66,7 @@ class Executable:
         import torch
 
         self._torch, self._lock, self._graphs = torch, threading.Lock(), dict[bytes, Any]()
-        self._empty = allocator(self.device)
+        self._quickly: Callable[..., Any] = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", self._made)
         offsets, size = workspace_offsets(plan)
         self._arena = torch.empty(size, dtype=torch.uint8, device=self.device)
         self._weights = {b.name: self._weight(b, weights) for b in plan.of("weight", "constant")}
@@ -80,6 +80,8 @@ class Executable:
         distinct = tuple(dict.fromkeys(plan.outputs))
         self._inputs = tuple(self._slot(place[n], plan.buffer(n)) for n in plan.inputs)
         self._outputs = tuple(self._slot(place[n], plan.buffer(n)) for n in distinct)
+        self._places = tuple(x.place for x in self._inputs)
+        self._fresh = tuple((x.place, x.buffer.shape, x.strides, x.dtype) for x in self._outputs)
         self._returned = tuple(distinct.index(n) for n in plan.outputs)
         maps: dict[TensorMap, HostMap] = {m: HostMap(m) for x in plan.launches for m in x.maps}
         for m, host in maps.items():
@@ -92,9 +94,20 @@ class Executable:
             return Pointers(self._table, tuple(place[a] for a in x.arguments), tuple(maps[m] for m in x.maps),
                             tuple(cleared[a] for a in x.arguments if a in cleared))
 
-        with driver:
-            self._launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), x.early) for x in plan.launches)
+        able = self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
+        early = [able and x.early and cleared.keys().isdisjoint(x.arguments) for x in plan.launches]     # clearing waits for what is ahead
+        here = driver.enter()
+        try:
+            self._launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), begins)
+                                   for x, begins in zip(plan.launches, early, strict=True))
+        finally:
+            if not here:
+                driver.leave()
         self._alike: Callable[..., bool] = _no
+
+    def _made(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+        """An uninitialised tensor on the device; torch has a quicker way (`_quickly`) for its current device."""
+        return self._torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
 
     def _slot(self, place: int, buffer: Buffer) -> Slot:
         shape = self._torch.Size(buffer.shape)
@@ -121,23 +134,28 @@ class Executable:
         if out is not None and len(out) != len(self._outputs):
             raise EmmyError(f"{self.plan.name} has {len(self._outputs)} outputs, but out= has {len(out)} tensors",
                             "Pass one for each output.")
-        table = self._table
-        with self._lock, self._driver as driver:
-            held = self._take(tensors)      # a copy lives until its launches are on the stream
-            if out is None:
-                results = []
-                for place, buffer, _, strides, dtype in self._outputs:
-                    results.append(x := self._empty(buffer.shape, strides, dtype))
-                    table[place] = x.data_ptr()
-            else:
-                results = list(out)
-                for x, slot in zip(self._point(results, self._outputs), self._outputs, strict=True):
-                    if x is not None:
-                        raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
-                                        "Pass a tensor from torch.empty.")
-            for host, place in self._moving:
-                host.point(table[place])
-            self._launch(driver, driver.stream())
+        table, driver = self._table, self._driver
+        with self._lock:
+            here = driver.enter()
+            try:
+                held = self._take(tensors)      # a copy lives until its launches are on the stream
+                if out is None:
+                    results, make = [], self._quickly if here else self._made
+                    for place, shape, strides, dtype in self._fresh:
+                        results.append(x := make(shape, strides, dtype))
+                        table[place] = x.data_ptr()
+                else:
+                    results = list(out)
+                    for x, slot in zip(self._point(results, self._outputs), self._outputs, strict=True):
+                        if x is not None:
+                            raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
+                                            "Pass a tensor from torch.empty.")
+                for host, place in self._moving:
+                    host.point(table[place])
+                self._launch(driver, driver.stream())
+            finally:
+                if not here:
+                    driver.leave()
         del held
         return tuple([results[k] for k in self._returned])
 
@@ -146,8 +164,8 @@ class Executable:
         one check by torch, and looked at one by one otherwise."""
         if self._alike(*tensors):
             table, bits = self._table, 0
-            for slot, x in zip(self._inputs, tensors, strict=True):
-                table[slot.place] = pointer = x.data_ptr()
+            for place, x in zip(self._places, tensors):  # noqa: B905  torch's check counts them
+                table[place] = pointer = x.data_ptr()
                 bits |= pointer
             if not bits % VECTOR:
                 return []
@@ -210,21 +228,6 @@ def alike(tensors: Sequence[Any]) -> Callable[..., bool]:
     check: Callable[..., bool] = guards(*tensors, dynamic_dims_sizes=[list(x.shape) for x in tensors],
                                         dynamic_dims_strides=[list(x.stride()) for x in tensors]).check
     return check
-
-
-def allocator(device: Any) -> Callable[[Any, tuple[int, ...], Any], Any]:
-    """Uninitialised tensors of a shape, strides and dtype on a device, by the quickest way that torch has."""
-    import torch
-
-    quick = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
-    if quick is None or device.type != "cuda":
-        return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
-
-    def allocate(shape: Any, strides: tuple[int, ...], dtype: Any) -> Any:
-        if torch._C._cuda_getDevice() == device.index:
-            return quick(shape, strides, dtype)
-        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
-    return allocate
 
 
 def accept(x: Any, slot: Slot, device: Any) -> Any:

@@ -1,7 +1,8 @@
 """Launch plans: a compiled program as buffers and the launches over them, in order.
 
 A plan is plain data: it holds neither device memory nor compiled code, goes to JSON and back unchanged, and needs
-neither torch nor CUDA.  Outputs have the shapes and types that eager returns and are contiguous.
+neither torch nor CUDA.  Inputs and outputs have the types that eager gives them and are contiguous; those that eager has in channels_last have
+their dimensions in the order of memory.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class Launcher:
 
 
 def staged_by(row: tile.Row) -> str:
-    """What brings a row's operands to shared memory."""
-    return row.stage.split("/")[-1].removesuffix("-once")
+    """What a row brings its operands to shared memory by, or "cluster": what matters to a launch of several kernels."""
+    return "cluster" if row.cluster > 1 else row.stage.split("/")[-1].removesuffix("-once")
 
 
 def read_again(kernels: Sequence[tile.Kernel]) -> float:

@@ -17,7 +17,7 @@ from emmy.lower.tile_to_kernel.fold import ahead
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.shared_keys import seen_by
 from emmy.lower.tile_to_kernel.untwist import untwisted
-from emmy.tune.features_rows import kept_row, scan, staged_rows, strip, window
+from emmy.tune.features_rows import kept_row, resident, scan, staged_rows, strip, window
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
@@ -126,6 +126,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     if not prod(census.kernel.shape):
         return Features(0, 0, 0, 0, 0, 0, 0, 1, schedule.row.threads, 16, 0, 0, 0, 1)
     if schedule.form == "fold" and schedule.row.stage == "smem":
+        if schedule.row.cluster > 1:
+            return resident(census, schedule)
         return staged_rows(census, schedule) if "x" in schedule.row.work else kept_row(census, schedule)
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)

@@ -1,5 +1,5 @@
-"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`, and `kept_row` of one a block), of strips in shared memory
-(`strip`), of scans by blocks (`scan`), and of windows (`window`)."""
+"""Features of rows in shared memory (`emmy.lower.tile_to_kernel.staged_rows`, `kept_row` of one a block, `resident` of one a cluster), of
+strips in shared memory (`strip`), of scans by blocks (`scan`), and of windows (`window`)."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def window(census: Census, schedule: tile.Schedule) -> Features:
 
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:
-    """What a fold across lanes does whose blocks hold all of the folded axis in shared memory, its softmax folds taken apart."""
+    """What a fold across lanes does whose blocks or clusters hold all of the folded axis in shared memory, softmax folds taken apart."""
     from emmy.tune.features import fold_slots, slots
 
     census = census.untwisted
     kernel = census.kernel
-    down, across, width = map(int, re.findall(r"\d+", f"{schedule.row.work} {schedule.row.tile}"))
-    (lane,), (column,) = schedule.rows, schedule.columns
+    down, across, width = map(int, re.findall(r"\d+", f"{schedule.row.work.partition('/')[0]} {schedule.row.tile}"))
+    (lane,), (column,), cluster = schedule.rows, schedule.columns, schedule.row.cluster
     lanes, length = census.size((*schedule.batch, lane)), kernel.extents[column]
     held = {v: census.position(v, a) for v, a in strip_loads(kernel, lane, schedule.columns)}
     size = next(iter(held)).element.bytes
@@ -135,21 +135,57 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
             elif isinstance(v, loop.Load):
                 l1 += n * census.sectors(v, lane, width)
         work += lanes * length * 6 / width
-    parts, blocks = meeting(down, across), ceil(lanes / (across * width))
+    parts, blocks = meeting(down, across), ceil(lanes / (across * width)) * cluster
     states = sum(x.bytes for level in census.levels for f in level for x in f.state)
     for f in kernel.folds:
         exchanges = 2 * (32 // across).bit_length() if parts < down else 0
-        work += fold_slots(census, f) + blocks * down * across * width * len(f.state) * (exchanges + parts)
-        shared += blocks * down * across * width * len(f.state) * parts
+        # threads of a lane join by themselves; of a cluster one does for them
+        joining = parts if cluster == 1 else (parts + cluster) / down + 1
+        work += fold_slots(census, f) + blocks * down * across * width * len(f.state) * (exchanges + joining)
+        shared += blocks * down * across * width * len(f.state) * joining
     elements = lanes * length
     copied, written = elements * size * len(set(held.values())), elements * sum(t.element.bytes for t in kernel.outputs)
-    strip_bytes = length * across * width * size * len(set(held.values()))
-    shared_bytes = strip_bytes + states * parts * across * width * (parts > 1)
+    strip_bytes = ceil(length / cluster) * across * width * size * len(set(held.values()))
+    shared_bytes = strip_bytes + states * across * width * (parts * (parts > 1) if cluster == 1 else parts + cluster + 1)
+    shared_bytes += 16 * ceil(len(census.levels) / 2) * (cluster > 1)
     line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
     # nothing moves while the only block of a multiprocessor folds
     alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)
+    steps, joins = (2.0, 3) if cluster == 1 else (3.5, 8)
     return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
-                    down * across, 40 + 6 * width, shared_bytes, 2.0, 3 * len(census.levels), 16 * min(ceil(length / down), 8))
+                    down * across, 40 + 6 * width, shared_bytes, steps, joins * len(census.levels),
+                    16 * min(ceil(length / cluster / down), 8))
+
+
+def resident(census: Census, schedule: tile.Schedule) -> Features:
+    """What a fold does whose row stays in the shared memory of a block or a cluster."""
+    from emmy.tune.features import fold_slots, slots
+
+    row, (column,) = schedule.row, schedule.columns
+    census = census.untwisted if row.reduce.endswith("/apart") else census
+    kernel, width, cluster = census.kernel, int(row.tile.removeprefix("v")), row.cluster
+    rows, length = census.size(schedule.rows), kernel.extents[column]
+    held = {v: census.position(v, a) for v, a in strip_loads(kernel, None, schedule.columns)}
+    size = next(iter(held)).element.bytes * len(set(held.values()))
+    work = shared = l1 = 0.0
+    for roots, axis in [*((f.lifts, f.axis) for level in census.levels for f in level), (kernel.results, column)]:
+        for v in census.asked(roots, axis, ()):
+            n = census.size(census.free[v] | {*schedule.rows, axis})
+            work += slots(v) * n
+            if v in held:
+                shared += n * v.element.bytes / 4
+            elif isinstance(v, loop.Load):
+                l1 += n * census.sectors(v, axis, width)
+        work += 6 * rows * length / width
+    blocks, warps = rows * cluster, row.threads // 32 * cluster
+    for f in kernel.folds:
+        merges = (5 + ceil(warps / 32) + min(warps, 32).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
+        work += fold_slots(census, f) + blocks * row.threads * merges * len(f.state)
+    copied, written = rows * length * size, rows * length * sum(t.element.bytes for t in kernel.outputs)
+    runs = ceil(length / cluster / (row.threads * width))
+    walking = 0.5 * runs * (len(census.levels) + 1)        # run after run, each waiting for what it reads
+    return Features(census.dram, copied + written, 0, 0, l1 + copied, work, shared + copied / 4, blocks, row.threads, 32 + 3 * width,
+                    length // cluster * size + 1024, 2.0 + walking, (2 if cluster == 1 else 6) * len(census.levels), 16 * min(runs, 8))
 
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:

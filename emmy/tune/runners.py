@@ -26,7 +26,7 @@ def kind(schedule: tile.Schedule) -> str:
 def runners_up(program: Program, most: int, distinct: bool = False) -> tuple[tuple[Kernel, ...], tuple[tuple[Launch, ...], ...]]:
     """The functions of up to `most` rows a kernel, or of the best of each kind (`distinct`), and, for each launch of the program's plan,
     what may stand in its place; nothing for a launch of several kernels."""
-    gpu, choice = hardware.for_target(program.target), program.choice
+    gpu, choice, buffers = hardware.for_target(program.target), program.choice, {b.name for b in program.plan.buffers}
     functions: dict[str, Kernel] = {}
     others: dict[str, list[Option]] = {}
     found: list[tuple[Launch, ...]] = []
@@ -45,5 +45,5 @@ def runners_up(program: Program, most: int, distinct: bool = False) -> tuple[tup
                 tiled = kernel.replace(name=name, schedule=option.schedule)
                 functions.setdefault(name, tile_to_kernel.lower(tiled))
                 made.append(launch(functions[name], (tiled,), identity, option.seconds))
-        found.append(tuple(made))
+        found.append(tuple(x for x in made if buffers.issuperset(x.arguments)))     # one may want scratch that the plan has not
     return tuple(functions.values()), tuple(found)

@@ -34,6 +34,24 @@ def test_text_of_a_snippet() -> None:
         '}\n')
 
 
+def test_tensors_in_another_order_of_memory() -> None:
+    """Inputs, weights, constants and results: the program has them row-major, and permutes."""
+    model = nn.Conv2d(2, 3, 1).to(memory_format=torch.channels_last)
+    x = torch.randn(4, 2, 5, 6).to(memory_format=torch.channels_last)
+    captured = capture(model, (x,))
+    assert captured.orders == {"input": (0, 2, 3, 1), 0: (0, 2, 3, 1)} and captured.strides == ((90, 1, 18, 3),)
+    assert all(t.is_contiguous() for t in captured.tensors.values()) and captured.inputs["input"].data_ptr() == x.data_ptr()
+    text = torch_ir.print_program(captured.program)
+    assert "%input_1 = aten.permute.default(%input, [0, 3, 1, 2]) : f32[4, 2, 5, 6]\n" in text
+    assert "%conv2d_1 = aten.permute.default(%conv2d, [0, 2, 3, 1]) : f32[4, 5, 6, 3]\n  return %conv2d_1" in text
+    torch.testing.assert_close(results(captured)[0].permute(0, 3, 1, 2), model(x))
+    table = torch.randn(3, 4, 5).permute(2, 0, 1)
+    captured = capture(lambda x: x + table, (torch.randn(5, 3, 4),))
+    assert captured.constants["c0"].shape == (3, 4, 5) and captured.orders == {}
+    assert capture(lambda x: x + 1, (torch.randn(5, 6)[:, :3].t(),)).orders == {}       # what has gaps is copied
+    assert capture(lambda x: x + 1, (torch.randn(5, 6).t(),)).orders == {"x": (1, 0)}
+
+
 @pytest.mark.parametrize(("source", "inputs", "weights"), [
     ("x = torch.randn(3); y = torch.tensor(2.); x * y", ["x", "y"], []),
     ("a, b = torch.rand(2), torch.rand(2); a + b", ["a", "b"], []),

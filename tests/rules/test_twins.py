@@ -40,7 +40,7 @@ def test_every_rule_fires_in_a_twin(ir: str) -> None:
 @pytest.mark.parametrize("path", sorted((rules_folder() / "hardware").glob("*.egg")), ids=lambda path: path.stem)
 def test_a_target_states_every_limit_and_an_exact_atom(path: Path) -> None:
     graph = EGraph("tile", [(path.name, path.read_text())])
-    graph.run("(check (= m (MaxThreads)) (= s (MaxSharedBytes)) (>= s 49152) (= f (RegisterFile)) (= r (MaxRegisters)))")
+    graph.run("(check (= m (MaxThreads)) (= s (MaxSharedBytes)) (>= s 49152) (= f (RegisterFile)) (= r (MaxRegisters)) (= c (MaxCluster)))")
     graph.run('(check (HasAtom "mul_f32"))')
     graph.run('(fail (check (HasAtom "unheard-of")))')
 

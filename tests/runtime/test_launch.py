@@ -63,11 +63,11 @@ class HostDriver:
         for prepared in graph:
             self.launch(prepared, stream)
 
-    def __enter__(self):
+    def enter(self):
         self.entered = True
-        return self
+        return False
 
-    def __exit__(self, *_):
+    def leave(self):
         self.entered = False
 
 
@@ -127,6 +127,28 @@ def test_tensors_unlike_those_before(program):
         with pytest.raises(EmmyError, match="'x'"):
             run(wrong)
     assert torch.equal(run(torch.ones(3, 5))[1], 1 + w)
+
+
+def test_outputs_are_made_the_quick_way_on_torchs_current_device(program):
+    run, w = program
+    asked = []
+
+    def quick(shape, strides, dtype):
+        asked.append((shape, strides, dtype))
+        return torch.empty(shape, dtype=dtype)
+
+    run._quickly = quick
+    run(torch.ones(3, 5))
+    assert not asked
+
+    def enter():
+        run._driver.entered = True
+        return True
+
+    run._driver.enter = enter
+    for _ in range(2):
+        assert torch.equal(run(torch.ones(3, 5))[1], 1 + w)
+    assert asked == [((3, 5), (5, 1), torch.float32)] * 4 and all(type(shape) is tuple for shape, _, _ in asked)
 
 
 def test_outputs_into_given_tensors(program):

@@ -24,6 +24,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         hopper,
         hopper_twist,
         look_back,
+        resident,
         scan,
         staged_rows,
         tensor_core,
@@ -39,6 +40,8 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     forms = {"map": elementwise.lower, "window": window.lower, "transpose": transpose.lower, "fold": fold.lower, "cross": cross.lower,
              "scan": scan.lower, "contraction": contraction.lower, "twist": twist_tile.lower}
     assert kernel.schedule is not None
+    if kernel.schedule.form == "fold" and kernel.schedule.row.cluster > 1:
+        return resident.lower(kernel, kernel.schedule)
     if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem" and "x" in kernel.schedule.row.work:
         return staged_rows.lower(kernel, kernel.schedule)
     if kernel.schedule.row.stage == "lookback":

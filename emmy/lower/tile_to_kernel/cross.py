@@ -4,12 +4,13 @@ The lanes of a block run along the output axis c (`schedule.rows`) that is conti
 every thread holds `width` neighbours along c.  The `down` threads of a lane share out the folded axis, level by level as in form
 "fold", join by the fold's merge, in a warp by shuffles and between warps through shared memory, and then the columns that are left.
 
-With STAGE=smem the block's strip stays in shared memory (`strip`), and softmax folds are taken apart (`untwist`).
+With STAGE=smem the block's strip stays in shared memory (`strip`), and softmax folds are taken apart (`untwist`).  There the blocks of a
+cluster may share a strip, each with a part of the folded axis, and join their states (`cluster`).
 
-Row: WORK=t<down>x<across>,TILE=v<width>,REDUCE=cross, with or without STAGE=smem.  The width divides the extent of c; other tails are
-predicated.
-Shared bytes: down * across * width * (bytes of a state) at most, for each fold; extent * across * width * (bytes of an element) for each
-load that is staged.
+Row: WORK=t<down>x<across>,TILE=v<width>,REDUCE=cross, with or without STAGE=smem; with it, WORK=t<down>x<across>/c<blocks> for a cluster.
+The width divides the extent of c; other tails are predicated.
+Shared bytes: down * across * width * (bytes of a state) at most, for each fold; (extent of a part) * across * width * (bytes of an element)
+for each load that is staged.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer,
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import strip
+from emmy.lower.tile_to_kernel.cluster import Exchange, join_blocks
 from emmy.lower.tile_to_kernel.finish import finish, store, store_run
 from emmy.lower.tile_to_kernel.fold import by_extent
 from emmy.lower.tile_to_kernel.held import levels
@@ -95,39 +97,53 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     staged = schedule.row.stage == "smem"
     kernel = untwisted(kernel) if staged else kernel
     down, across, width = blocks(kernel, schedule)
+    cluster = schedule.row.cluster
     scope = Emitter(kernel)
     lanes = *(a for a in kernel.outer if a in schedule.batch), *schedule.rows
     columns = [a for a in kernel.outer if a in schedule.columns]
     total = prod(kernel.extents[a] for a in lanes)
     place = scope.let("down", Thread() // across) if down > 1 else int32(0)
     lane = scope.let("lane", Thread() % across)
-    flat = scope.let("at", scope.whole(Block(0)) * (across * width) + scope.whole(lane) * width)
+    flat = scope.let("at", scope.whole(Block(0) // cluster) * (across * width) + scope.whole(lane) * width)
     inside = None if total % (across * width) == 0 else flat < total
     # threads beyond the end do the last run's work, so that they meet the others at barriers, and store nothing
     scope.place(lanes, flat if inside is None else scope.let("at", Apply("min", (flat, const(scope.integer, total - width)))))
     run = Run(lanes[-1], scope.axes[lanes[-1]], width)
-    shared = strip.stage(scope, run.axis, run.start, width, tuple(columns), place, lane, down, across) if staged else []
-    joining = meeting(down, across)
+    every = {n: strip.part_of(scope, n, cluster) for n in sorted({kernel.extents[a] for a in axes_walked(kernel, columns)})}
+    shared: list[SharedBuffer] = []
     body, order = scope, levels(kernel)
-    for level in order:
-        states = {f: array for group in by_extent(kernel, level) for f, array in gather(scope, run, group, place, down).items()}
+    exchange = Exchange(scope, cluster, order, across * width, shared) if cluster > 1 else None
+    if staged:
+        (part,) = every.values()
+        share = strip.Share(place, down, width, across * width, scope.let("offset", lane * width))
+        shared += strip.stage(scope, run.axis, tuple(columns), part, share)
+    joining = meeting(down, across)
+    for number, level in enumerate(order):
+        states = {f: array for group in by_extent(kernel, level) for f, array in gather(scope, run, group, place, down, every).items()}
         if joining < down:
             for f, arrays in states.items():
                 meet(scope, run, f, arrays, across)
-        if joining > 1:
+        if joining * cluster > 1:
             buffers = {f: leave(scope, run, f, arrays, joining * across, across if joining < down else 0, shared)
                        for f, arrays in states.items()}
             scope.emit(Barrier())
+        if exchange:
+            buffers = join_blocks(scope, exchange, buffers, number, joining, across * width, shared)
         if level is order[-1]:
             body = scope.child()
         for f, arrays in states.items():
-            joined = join(body, run, f, buffers[f], lane, across, joining) if joining > 1 else arrays
+            joined = join(body, run, f, buffers[f], lane, across, joining if cluster == 1 else 1) if joining * cluster > 1 else arrays
             for channel, array in enumerate(joined[:len(f.lifts)]):
                 run.know(body, f.result(channel), array)
-    write(body, run, columns, place, down)
+    write(body, run, columns, place, down, every)
     only = both(inside, place == 0 if down > 1 and not columns else None)
     scope.emit(*under(only, body.body))
-    return finish(kernel, scope, (-(-total // (across * width)), 1, 1), down * across, tuple(shared))
+    return finish(kernel, scope, (-(-total // (across * width)) * cluster, 1, 1), down * across, tuple(shared), cluster=cluster)
+
+
+def axes_walked(kernel: tile.Kernel, columns: Sequence[int]) -> list[int]:
+    """The axes that threads of a lane share out: of folds that they run together, and of what they write."""
+    return [*(f.axis for level in levels(kernel) for f in level), *columns]
 
 
 def meeting(down: int, across: int) -> int:
@@ -138,7 +154,7 @@ def meeting(down: int, across: int) -> int:
 def blocks(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[int, int, int]:
     """Threads of a block down and across, and how many neighbours each holds."""
     row = schedule.row
-    work, run = re.fullmatch(r"t(\d+)x(\d+)", row.work), re.fullmatch(r"v(\d+)|", row.tile)
+    work, run = re.fullmatch(r"t(\d+)x(\d+)(?:/c\d+)?", row.work), re.fullmatch(r"v(\d+)|", row.tile)
     if not work or not run or row.reduce != "cross" or row.stage not in ("", "smem") or len(schedule.rows) != 1:
         raise IRError(f"{kernel.name}: row {row}: a fold across lanes is spelled WORK=t8x32,TILE=v4,REDUCE=cross")
     down, across, width = int(work[1]), int(work[2]), int(run[1] or 1)
@@ -146,35 +162,39 @@ def blocks(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[int, int, int]
         raise IRError(f"{kernel.name}: row {row}: a block has whole warps, and the width divides {kernel.extents[schedule.rows[0]]}")
     if any(f.kind == "scan" for level in levels(kernel) for f in level):
         raise IRError(f"{kernel.name}: a scan is not folded across lanes")
+    if row.cluster > 1 and (row.stage != "smem" or width > down or not strip.strip_loads(kernel, schedule.rows[0], schedule.columns)):
+        raise IRError(f"{kernel.name}: row {row}: blocks of a cluster share strips in shared memory, where each lane has as many threads "
+                      "as neighbours")
     return down, across, width
 
 
-def gather(scope: Emitter, run: Run, group: list[tile.Fold], place: Expr, down: int) -> dict[tile.Fold, list[str]]:
-    """Fold the thread's part of the axis, elements `place`, `place + down`, …: for each fold the arrays of its state."""
+def gather(scope: Emitter, run: Run, group: list[tile.Fold], place: Expr, down: int,
+           every: dict[int, strip.Part]) -> dict[tile.Fold, list[str]]:
+    """Fold the thread's share of the block's part of the axis, elements `place`, `place + down`, …: for each fold its state's arrays."""
     states: dict[tile.Fold, list[str]] = {}
     for f in group:
         states[f] = [scope.name("s") for _ in neutral(f)]
         scope.emit(*(DeclareArray(array, e.dtype, run.width, e) for array, e in zip(states[f], neutral(f), strict=True)))
     lifts = [x for f in group for x in f.lifts]
     run.hold(scope, lifts, *(f.axis for f in group))
-    extent = scope.kernel.extents[group[0].axis]
-    ahead = rounds(scope.kernel, run.width, extent, down)
-    whole = extent // (down * ahead) * (down * ahead)
-    for start, stop, count in ((0, whole, ahead), (whole, extent, 1)):
-        if start < stop:
-            stretch(scope, run, states, lifts, scope.whole(place) + start, stop, down, count)
+    part = every[scope.kernel.extents[group[0].axis]]
+    ahead = rounds(scope.kernel, run.width, part.least, down)
+    whole = part.least // (down * ahead) * (down * ahead)
+    for start, stop, count in ((0, const(scope.integer, whole), ahead), (whole, part.stop, 1)):
+        if start < (whole if count > 1 else part.length):
+            stretch(scope, run, states, lifts, scope.whole(place) + start, stop, down, count, part.begin)
     return states
 
 
-def stretch(scope: Emitter, run: Run, states: dict[tile.Fold, list[str]], lifts: list[Value], start: Expr, stop: int, down: int,
-            count: int) -> None:
-    """Fold the elements from `start` to `stop`, `down` apart, `count` of them a round, all of whose loads come first."""
+def stretch(scope: Emitter, run: Run, states: dict[tile.Fold, list[str]], lifts: list[Value], start: Expr, stop: Expr, down: int,
+            count: int, begin: Expr) -> None:
+    """Fold the elements from `start` to `stop` after `begin`, `down` apart, `count` of them a round, all of whose loads come first."""
     r = Var(scope.name("r"), scope.integer)
     body = scope.child()
     elements = []
     for u in range(count):
         at = body.child()
-        at.axes.update((f.axis, r + u * down) for f in states)
+        at.axes.update((f.axis, begin + r + u * down) for f in states)
         at.hoist(lifts, run.axis)
         elements.append((at, at.load_vectors(lifts, run.axis, run.start, run.width)))
         body.emit(*at.body)
@@ -186,7 +206,7 @@ def stretch(scope: Emitter, run: Run, states: dict[tile.Fold, list[str]], lifts:
     for f, arrays in states.items():
         update(each, f, arrays, lane, partial(each.accumulate, f, elements=values[f]))
     run.each(body, lane, each)
-    scope.emit(For(r, start, const(scope.integer, stop), const(scope.integer, count * down), False, tuple(body.body)))
+    scope.emit(For(r, start, stop, const(scope.integer, count * down), False, tuple(body.body)))
 
 
 def rounds(kernel: tile.Kernel, width: int, extent: int, down: int) -> int:
@@ -247,6 +267,8 @@ def join(scope: Emitter, run: Run, fold: tile.Fold, buffers: list[SharedBuffer],
         return arrays
 
     joined = read(scope, "s", lane)
+    if down == 1:
+        return joined
     d = Var(scope.name("d"), dt.i32)
     body = scope.child()
     others = read(body, "o", d * across + lane)
@@ -259,8 +281,9 @@ def join(scope: Emitter, run: Run, fold: tile.Fold, buffers: list[SharedBuffer],
     return joined
 
 
-def write(scope: Emitter, run: Run, columns: list[int], place: Expr, down: int) -> None:
-    """Store the results at the thread's neighbours for every point of the columns, the threads of a lane striding over them."""
+def write(scope: Emitter, run: Run, columns: list[int], place: Expr, down: int, every: dict[int, strip.Part]) -> None:
+    """Store the results at the thread's neighbours for every point of the block's part of the columns, the threads of a lane striding over
+    them."""
     if not columns:
         store_neighbours(scope, run)
         return
@@ -268,10 +291,11 @@ def write(scope: Emitter, run: Run, columns: list[int], place: Expr, down: int) 
     run.hold(scope, kernel.results, *columns)
     position = Var(scope.name("c"), scope.integer)
     body = scope.child()
-    body.place(columns, position)
+    total = prod(kernel.extents[a] for a in columns)
+    begin, stop = every[total][:2] if len(columns) == 1 else (const(scope.integer, 0), const(scope.integer, total))
+    body.place(columns, begin + position)
     store_neighbours(body, run)
-    total = const(scope.integer, prod(kernel.extents[a] for a in columns))
-    scope.emit(For(position, scope.whole(place), total, const(scope.integer, down), False, tuple(body.body)))
+    scope.emit(For(position, scope.whole(place), stop, const(scope.integer, down), False, tuple(body.body)))
 
 
 def store_neighbours(scope: Emitter, run: Run) -> None:

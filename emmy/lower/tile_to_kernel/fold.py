@@ -27,6 +27,7 @@ from emmy.lower.tile_to_kernel.held import Held, levels
 from emmy.lower.tile_to_kernel.kept_row import keep
 from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
 from emmy.lower.tile_to_kernel.scalar import Emitter
+from emmy.lower.tile_to_kernel.strip import Part
 from emmy.lower.tile_to_kernel.twist import RECIPES
 from emmy.lower.tile_to_kernel.untwist import untwisted
 
@@ -34,12 +35,14 @@ AHEAD, AHEAD_BYTES = 16, 64      # elements that enter a state together, and byt
 
 
 class Team(NamedTuple):
-    """Threads that share a row: `lane` of `size`, each with runs of `width` neighbours; `held` is what it keeps in registers."""
+    """Threads that share a row: `lane` of `size`, each with runs of `width` neighbours; `held` is what it keeps in registers.  They have
+    `part` of every axis, or all of it."""
 
     lane: Expr
     size: int
     width: int
     held: Held | None
+    part: Part | None = None
 
     def passes(self, extent: int) -> int:
         """How many runs a thread has along an axis."""
@@ -92,7 +95,8 @@ def along(scope: Emitter, extent: int, stop: Expr, team: Team, step: Callable[[E
     values are held, every run in line; a run past the end does nothing."""
     if team.held is None:
         start, body = Var(scope.name("r"), scope.integer), scope.child()
-        step(body, start, 0)
+        step(body, body.let("i", team.part.begin + start) if team.part else start, 0)
+        stop = team.part.stop if team.part else stop
         stride = const(scope.integer, team.size * team.width)
         scope.emit(For(start, scope.whole(team.lane) * team.width, stop, stride, False, tuple(body.body)))
         return
@@ -113,7 +117,7 @@ def partial(scope: Emitter, group: list[tile.Fold], team: Team) -> list[tuple[Va
     stop = scope.index(first.upto) + 1 if first.upto is not None else const(scope.integer, extent)
     for f in group:
         scope.hoist(f.lifts, f.axis)
-    if team.held is None and first.kind != "scan":
+    if team.held is None and team.part is None and first.kind != "scan":
         many = ahead(scope.kernel, team.width, team.passes(extent))
         whole = extent // (team.size * team.width * many) * (team.size * team.width * many)
         for begin, end, count in ((0, whole, many), (whole, extent, 1)):

@@ -8,6 +8,7 @@ from math import prod
 
 from emmy.errors import EmmyError
 from emmy.ir import index as ix
+from emmy.ir.dtype import DType
 from emmy.ir.index import IxConst, Pos
 from emmy.ir.tensor_ir import Shape, Tensor
 from emmy.ir.torch_ir import Type
@@ -177,11 +178,19 @@ def _conv(out: Type, x: Tensor, weight: Tensor, bias: Tensor | None = None, stri
         padding = [0] * n if padding == "valid" else [d * (w - 1) // 2 for d, w in zip(spread, kernel, strict=True)]
     windows = spatial(convert(x, out.dtype), kernel, steps, tuple_of(padding, n), spread, places, 0)
     channels, per = weight.shape[0] // groups, weight.shape[1]
+    if groups == 1:
+        dims, p, w = (x.shape[0], channels, *places, per, *kernel), range(2, 2 + n), range(3 + n, 3 + 2 * n)
+        flat = contract(dims, ((windows, (0, 2 + n, *p, *w)), (convert(weight, out.dtype), (1, 2 + n, *w))), 1 + n)
+        return _with_bias(flat, bias, out.dtype)
     data = reshape(windows, (x.shape[0], groups, per, *places, *kernel))
     filters = reshape(convert(weight, out.dtype), (groups, channels, per, *kernel))
     dims = (x.shape[0], groups, channels, *places, per, *kernel)
     p = range(3, 3 + n)
     w = range(4 + n, 4 + 2 * n)
     product = contract(dims, ((data, (0, 1, 3 + n, *p, *w)), (filters, (1, 2, 3 + n, *w))), 1 + n)
-    flat = reshape(product, out.shape)
-    return flat if bias is None else add(flat, reshape(convert(bias, out.dtype), (1, prod(bias.shape), *[1] * n)))
+    return _with_bias(reshape(product, out.shape), bias, out.dtype)
+
+
+def _with_bias(x: Tensor, bias: Tensor | None, dtype: DType) -> Tensor:
+    """A number for each channel, dimension 1, added."""
+    return x if bias is None else add(x, reshape(convert(bias, dtype), (1, prod(bias.shape), *[1] * (len(x.shape) - 2))))

@@ -173,7 +173,8 @@ def test_the_compiler_keeps_states_in_registers() -> None:
 
 
 @pytest.mark.parametrize("row", ["WORK=t64x1,TILE=v4,REDUCE=cross,STAGE=smem", "WORK=t16x4,TILE=v4,REDUCE=cross,STAGE=smem",
-                                 "WORK=t4x32,TILE=v4,REDUCE=cross,STAGE=smem"])
+                                 "WORK=t4x32,TILE=v4,REDUCE=cross,STAGE=smem", "WORK=t16x4/c2,TILE=v4,REDUCE=cross,STAGE=smem",
+                                 "WORK=t32x1/c4,TILE=v4,REDUCE=cross,STAGE=smem", "WORK=t4x32/c3,TILE=v4,REDUCE=cross,STAGE=smem"])
 @pytest.mark.parametrize("r, c", [(3, 36), (37, 8), (129, 40)])
 def test_a_strip_in_shared_memory(row: str, r: int, c: int) -> None:
     """Softmax and layer norm over the first axis, each element read from global memory once."""

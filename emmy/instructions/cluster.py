@@ -1,0 +1,110 @@
+"""Clusters: blocks that run at once, meet at a barrier of their own, and write to each other's shared memory.
+
+A block's rank is its index along x modulo the size of its cluster.  What is sent counts on a barrier of the block that it is sent to, which
+that block has made before all met; it waits there for what it expects, and must not end before it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from emmy.instructions.arithmetic import spell
+from emmy.instructions.mbarrier import check_barrier
+from emmy.ir import dtype as dt
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
+from emmy.ir.node import IRError
+
+if TYPE_CHECKING:
+    from emmy.evaluate.machine import Machine, Step, Warp
+
+MOST = 8        # blocks of a cluster
+
+class ClusterArrive(Stmt):
+    """Every thread of the cluster arrives.  Those who wait see the barriers that were made and fenced before, and nothing else: what more
+    they would see costs a fence of all memory.  Whole warps arrive."""
+
+    asynchronous = True
+    syntax = "cluster_arrive"
+
+    def check(self, scope: Scope) -> None:
+        pass
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return ["emmy_cluster_arrive();"]
+
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> None:
+            w.require_all("barrier", "is reached by a part of a warp only")
+            w.engine.gathering.arrive(w)
+        return run
+
+
+class ClusterWait(Stmt):
+    """A thread, which has arrived, waits until all threads of the cluster have."""
+
+    asynchronous = True
+    syntax = "cluster_wait"
+
+    def check(self, scope: Scope) -> None:
+        pass
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return ["emmy_cluster_wait();"]
+
+    def meaning(self, machine: Machine) -> Step:
+        def run(w: Warp) -> Iterator[object]:
+            w.require_all("barrier", "is reached by a part of a warp only")
+            yield from w.engine.gathering.wait(w)
+        return run
+
+
+class StoreCluster(Stmt):
+    """An element of a shared buffer of the block of `rank` in the cluster becomes `value`, 4 or 8 bytes of the buffer's dtype.  They are on
+    their way until the phase ends that they count on, of that block's barrier.  Each active thread sends one."""
+
+    buffer: str
+    index: Expr
+    rank: Expr
+    value: Expr
+    barrier: str
+    at: Expr
+    asynchronous = True
+    syntax = "store_cluster {buffer}[{index}] of {rank} = {value} on {barrier}[{at}]"
+
+    def check(self, scope: Scope) -> None:
+        found = scope.buffer(self.buffer, SharedBuffer)
+        scope.expr(self.index, dt.i32, dt.i64)
+        scope.expr(self.rank, dt.i32)
+        scope.expr(self.value)
+        check_barrier(scope, self.barrier, self.at)
+        if self.value.dtype is not found.element or found.element.bytes not in (4, 8):
+            raise IRError(f"{self.buffer} holds {found.element}, and {self.value.dtype} is sent; "
+                          "a store to another block is 4 or 8 bytes of one dtype")
+        if isinstance(self.rank, Const) and not 0 <= self.rank.value < MOST:
+            raise IRError(f"block {self.rank.value} of a cluster, which has at most {MOST}")
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [f"emmy_store_cluster(&{self.buffer}[{spell(self.index)}], {spell(self.rank)}, {spell(self.value)}, "
+                f"&{self.barrier}[{spell(self.at)}]);"]
+
+    def meaning(self, machine: Machine) -> Step:
+        index, rank, value, at = map(machine.value, (self.index, self.rank, self.value, self.at))
+        item = machine.kernel.types[self.buffer].bytes
+
+        def run(w: Warp) -> None:
+            outer = w.mask
+            places, ranks, values, barriers = (w.spread(e(w)) for e in (index, rank, value, at))
+            for lane in np.flatnonzero(w.active_of(True)):
+                w.mask = np.arange(32) == lane
+                peer = w.engine.peer(w, int(ranks[lane]))
+                phases = peer.barrier(w, self.barrier, barriers[lane], w.mask)
+                memory = peer.shared[self.buffer]
+                place = memory.engine_write(w, int(places[lane]), 1, int(lane), by_engine=False)
+                peer.fly(w, self, phases, item, partial(memory.land, place, values[lane]))
+            w.mask = outer
+        return run
