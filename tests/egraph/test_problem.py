@@ -8,7 +8,7 @@ from torch.nn import functional
 from emmy.egraph.canonical import canonical
 from emmy.egraph.problem import bodies, outline, problem
 from emmy.ir import loop_ir as loop
-from emmy.pipeline import compile
+from emmy.pipeline import Program, compile
 from extract import hardware, partition
 
 GPU = hardware.for_target("sm_90a")
@@ -38,3 +38,32 @@ def test_the_body_of_a_kernel_is_a_value_over_its_axes() -> None:
     for kernel in partition.search(problem(outlined, GPU), lambda k: k.floor).kernels:
         (value,), (tensor,) = bodies(outlined, kernel), kernel.writes
         assert loop.free_axes((value,))[value] <= set(outlined.kept[tensor].axes)
+
+
+def decoding(batch: int, keys: int) -> Program:
+    q, k = torch.empty(batch, 32, 1, 64, dtype=torch.bfloat16), torch.empty(batch, 4, keys, 64, dtype=torch.bfloat16)
+    return compile(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True), q, k, k.clone())
+
+
+def test_the_state_of_a_piece_is_one_tensor() -> None:
+    outlined = outline(decoding(16, 8192).region)
+    made = problem(outlined, GPU)
+    assert outlined.beside
+    for first, others in outlined.beside.items():
+        shape = outlined.tensors[first].shape
+        assert len(others) == 2 and {outlined.tensors[name].shape for name in others} == {shape} and shape[-1] == 64
+        assert all(outlined.kept[name].axes == outlined.kept[first].axes[:-1] and name not in made.home for name in others)
+        assert made.beside[first] == tuple(outlined.kept[name].home for name in others)
+        kernels = partition.Kernels(made, lambda k: k.floor)
+        kernel = kernels.kernel(first, frozenset())
+        assert kernel is not None and kernel.writes == (first,) and len(bodies(outlined, kernel)) == 3 
+        assert {*kernel.beside} <= dict(kernel.body).keys()
+        whole = kernels.kernel(made.outputs[0], frozenset((first,)))
+        assert whole is not None and whole.reads == {first}
+    assert not outline(decoding(16, 512).region).beside
+
+
+def test_decoding_reads_keys_once_and_joins_pieces() -> None:
+    twist, join = decoding(1, 65536).tile.kernels
+    assert twist.schedule.form == "twist" and len(twist.outputs) == 3 and len(join.tensors) == 3
+    assert not {*twist.schedule.rows} <= twist.extents.keys()       # heads of a group, of an axis that the kernel has whole
