@@ -67,3 +67,14 @@ def test_decoding_reads_keys_once_and_joins_pieces() -> None:
     twist, join = decoding(1, 65536).tile.kernels
     assert twist.schedule.form == "twist" and len(twist.outputs) == 3 and len(join.tensors) == 3
     assert not {*twist.schedule.rows} <= twist.extents.keys()       # heads of a group, of an axis that the kernel has whole
+
+
+def test_pieces_of_scores_at_two_points_settle() -> None:
+    """A tensor of grouped heads read at the quotient and the remainder of a head: its scores are met at both, and so are their pieces."""
+    def capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        s = 30 * torch.tanh(q.reshape(1, 2, 4, 64) @ k.transpose(-2, -1) * (0.125 / 30))
+        return (functional.softmax(s, -1) @ v).reshape(1, 8, 1, 64)
+
+    q, k = torch.empty(1, 8, 1, 64, dtype=torch.bfloat16), torch.empty(1, 2, 1024, 64, dtype=torch.bfloat16)
+    region = compile(capped, q, k, k.clone()).region
+    assert region.states and not region.over

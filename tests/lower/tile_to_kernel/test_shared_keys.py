@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 from emmy.egraph.schedule import schedules
 from emmy.evaluate.tile import evaluate_kernel
@@ -17,6 +19,8 @@ from emmy.lower import loop_to_tile
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.lower.tile_to_kernel import lower
 from emmy.lower.tile_to_kernel.shared_keys import packed, seen_by
+from emmy.pipeline import compile
+from emmy.runtime import execute
 from emmy.runtime.build import TARGETS, build
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, runs, tensors, total
 from tests.lower.tile_to_kernel.test_hopper_twist import row
@@ -123,3 +127,18 @@ def test_the_compiler_keeps_the_state_in_registers(target: str) -> None:
     (found,) = schedules(k, target, pins=WARP)
     for name, report in build(emit_module([lower(k.replace(schedule=found))]), target).functions.items():
         assert report.spill_bytes == report.stack_bytes == 0, (name, report)
+
+
+def test_pages_of_keys_that_a_table_names() -> None:
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        keys, values = (x[table].flatten(1, 2).transpose(1, 2) for x in (k, v))
+        return functional.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
+
+    torch.manual_seed(0)
+    half, pages = torch.bfloat16, torch.randperm(8).reshape(2, 4)
+    given = torch.randn(2, 6, 1, 32, dtype=half), torch.randn(8, 16, 2, 32, dtype=half), torch.randn(8, 16, 2, 32, dtype=half), pages
+    program = compile(fn, *given, pins=WARP)
+    (made,) = program.tile.kernels
+    assert made.schedule is not None and len(made.schedule.rows) == 1 and str(made.schedule.row) == WARP
+    found = execute.on_simulator(program, execute.arguments(program))[program.plan.outputs[0]].astype(np.float64)
+    close(found, fn(*(x.double() for x in given[:3]), pages).numpy())
