@@ -7,7 +7,6 @@ from collections.abc import Container, Iterable
 from functools import cache, cached_property, lru_cache
 from math import ceil, prod
 
-from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
@@ -19,6 +18,7 @@ from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
 from emmy.lower.tile_to_kernel.shared_keys import seen_by
 from emmy.lower.tile_to_kernel.untwist import untwisted
 from emmy.tune.features_rows import kept_row, resident, scan, staged_rows, strip, window
+from emmy.tune.tensor_features import tensor_contraction
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
@@ -322,7 +322,7 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
     if schedule.row.tile.startswith("wgmma"):
         return wgmma_features(census, schedule)
     if schedule.row.tile.startswith("mma"):
-        return _tensor_contraction(census, schedule)
+        return tensor_contraction(census, schedule)
     kernel = census.kernel
     p, q, fm, fn, depth, buffers = tiled(schedule.row)
     ring = schedule.row.stage.endswith("async")
@@ -345,40 +345,6 @@ def _contraction(census: Census, schedule: tile.Schedule) -> Features:
                         independent=min(2.0, fm * fn / 32))
     return Features(census.dram, max(census.dram, staged * bytes_), 0, 0, staged * bytes_, work, shared, blocks, p * q, registers,
                     4 * folds * buffers * depth * (8 + p * fm + q * fn), rounds, ceil(k / depth) * 0.3, 4)
-
-
-def plain(census: Census, columns: tuple[int, ...]) -> bool:
-    """Whether every fold is of products of two loads, one of which alone varies along the columns."""
-    def two_sided(x: Value) -> bool:
-        if not (isinstance(x, loop.Apply) and x.op == "mul" and all(isinstance(y, loop.Load) for y in x.args)):
-            return False
-        return sum(not census.free[y].isdisjoint(columns) for y in x.args) == 1
-
-    return all(two_sided(x) for f in census.kernel.folds for x in f.lifts)
-
-
-def _tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
-    kernel = census.kernel
-    p, q, fm, fn, depth, stages = tiled(schedule.row)
-    high, wide = 16 * p * fm, 8 * q * fn
-    m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
-    blocks = ceil(m / high) * ceil(n / wide) * batch
-    folds, rounds = len(kernel.folds), ceil(kernel.extents[kernel.folds[0].axis] / depth)
-    k = rounds * depth
-    item = dt.named(schedule.row.tile.split("_")[2]).bytes
-    staged = blocks * (high + wide) * k * folds                     # elements that blocks bring to shared memory
-    read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # elements that warps read there
-    products = blocks * high * wide * k * folds
-    # an operand that is computed goes through registers into shared memory, and its products wait for it
-    staging = staged * (item / 2 if plain(census, schedule.columns) else 10) + (read if item == 4 else 0)     # which tf32 rounds
-    work = 16 * products * item / 4096 + staging + 2 * census.slots(kernel.results, *kernel.outer)
-    flight = item * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
-    # a block's place is free when its results are written
-    leaving = (2 + 0.3 * folds * fm * fn) * min(1.0, blocks / 256)
-    moved = item * staged
-    return Features(census.dram, max(census.dram, moved), 0, 0, moved, work, item * read / 4 + moved / 4, blocks, 32 * p * q,
-                    48 + folds * 4 * fm * fn + 4 * fm + 2 * fn, folds * item * stages * depth * (high + wide),
-                    leaving + 0.6 * rounds / (stages - 1), rounds * 0.1, flight, item * products)
 
 
 def _twist(census: Census, schedule: tile.Schedule) -> Features:
