@@ -56,7 +56,8 @@ def test_snippets_run(stem):
               **dict.fromkeys(("rope", "batchnorm", "groupnorm"), sizes),
               **dict.fromkeys(("logsumexp", "variance", "mean(ab)", "(uv)x", "max(x+y)", "sum", "mean", "var", "argmax"), rows),
               **dict.fromkeys(("cross_entropy", "sum(ab)", "sum_all", "mean_all", "var_all", "argmax_all"), [])}
-    dtype = torch.int64 if program.startswith("argmax") else getattr(torch, TORCH_NAME[workload.dtype])
+    dtypes = {**dict.fromkeys(("argmax", "argmax_all"), torch.int64), "scaled_mm": torch.bfloat16}
+    dtype = dtypes.get(program, getattr(torch, TORCH_NAME[workload.dtype]))
     for y in results if isinstance(results, tuple) else (results,):
         assert list(y.shape) == shapes.get(program, sizes[:2]) and y.dtype is dtype
 
