@@ -213,11 +213,14 @@ def test_pieces_compute_what_the_whole_does(name: str, dtype: torch.dtype, tmp_p
     assert np.abs(found - wanted).max() <= (2 ** -7 if dtype is HALF else 1e-5) * np.abs(wanted).max()
 
 
-def test_rms_norm_before_a_linear_writes_no_normalised_tensor() -> None:
-    def fn(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return functional.linear(functional.rms_norm(x, (4096,), g), w)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm_before_a_linear_writes_no_normalised_tensor(dtype: torch.dtype) -> None:
+    """The rows' scales come after the product.  With a weight, columns of the other factor are scaled, or what is normalised is written:
+    rings that copies fill take factors as they lie in memory."""
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return functional.linear(functional.rms_norm(x, (4096,)), w)
 
-    program = compile(fn, of(4096, 4096), of(4096), of(4096, 4096))
+    program = compile(fn, of(4096, 4096).to(dtype), of(4096, 4096).to(dtype))
     written = [k.shape for k in program.tile.kernels]
     assert written == [(4096,), (4096, 4096)]
     assert program.tile.kernels[-1].schedule is not None and program.tile.kernels[-1].schedule.form == "contraction"

@@ -116,13 +116,14 @@ def operand(tensor: tile.Tensor, point: tuple[Ix, ...], folded: int, side: Itera
 def result(tensor: tile.Tensor, axes: tuple[int, ...], rows: Iterable[int], columns: Iterable[int], batch: Iterable[int],
            extents: Mapping[int, int]) -> View | None:
     """Halves stored at every point of `axes`, neighbours of `columns` next to each other.  None where no map has the tensor."""
-    view = _view(tensor, tuple(map(Ax, axes)), columns, rows, batch, extents) if tensor.element.bytes == 2 else None
+    written = tensor.replace(shape=tuple(extents[a] for a in axes))    # over the axes, whatever dimensions its readers give it
+    view = _view(written, tuple(map(Ax, axes)), columns, rows, batch, extents) if tensor.element.bytes == 2 else None
     return view if view is not None and view.by_depth and even(view.deep) else None
 
 
 def in_lines(tensor: tile.Tensor, axes: tuple[int, ...], columns: Iterable[int], extents: Mapping[int, int]) -> bool:
     """Whether halves stored at every point of `axes` have neighbours of `columns` next to each other."""
-    terms, _ = affine(ix.flatten(tuple(map(Ax, axes)), tensor.shape))
+    terms, _ = affine(ix.flatten(tuple(map(Ax, axes)), [extents[a] for a in axes]))
     side = _merged(tuple(columns), {leaf.a: n for leaf, n in terms.items() if isinstance(leaf, Ax)}, extents)
     return tensor.element.bytes == 2 and (not side or side[0].stride == 1)
 
