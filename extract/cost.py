@@ -107,7 +107,8 @@ def seconds(f: Features, gpu: Hardware) -> float:
     flight = pow(min(1.0, held * f.threads * f.access / IN_FLIGHT), 0.3)
     spilled = f.reread_bytes if held * f.block_bytes > L1_BYTES else 0.0
     missed = f.reread_bytes if min(f.blocks, held * gpu.sms) * f.block_bytes > L2_SHARE * gpu.l2_MB * 1e6 else 0.0
-    drain = 1 + max(0, f.threads - 256) / 32768                         # a block's place is free when its last warp ends
+    # a block's place is free for the next when its last warp ends
+    drain = 1 + max(0, f.threads - 256) / 32768 if share > room else 1.0
     memory = max((f.dram_bytes + missed) / bandwidth, (f.l2_bytes + spilled) / bandwidth / L2_TO_DRAM) / (busy * flight) * drain
     hiding = pow(min(1.0, held * f.threads / 32 * f.independent / WARPS), 0.3)
     issue, shared = f.slots / SLOTS_A_CYCLE, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from emmy.instructions import (
     Assign,
+    Await,
     Barrier,
     ClusterArrive,
     ClusterWait,
@@ -13,6 +14,7 @@ from emmy.instructions import (
     DeclareArray,
     ExpectBytes,
     FenceBarriers,
+    FirstLane,
     For,
     If,
     InitBarrier,
@@ -24,6 +26,7 @@ from emmy.instructions import (
     LoadShared,
     LoadSharedVector,
     MultiplyMatrices,
+    Publish,
     SetElement,
     ShuffleUp,
     ShuffleXor,
@@ -32,9 +35,11 @@ from emmy.instructions import (
     StoreGlobalVector,
     StoreShared,
     StoreSharedVector,
+    TakeTicket,
     WaitBarrier,
     WaitCopies,
     WaitKernels,
+    While,
 )
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DTYPES, DType
@@ -230,16 +235,45 @@ def branches() -> Kernel:
         StoreGlobal("odds", t, odd)))
 
 
-def warp_scan() -> Kernel:
-    """dst[t] = src[0] + ... + src[t], by the lanes of a warp."""
-    t, total = Thread(), f32("total")
-    body: list[Stmt] = [LoadGlobal(total, "src", t)]
+def lane_sums(total: Var) -> tuple[list[Stmt], Var]:
+    """Each lane's sum of its `total` and those of the lanes before it."""
+    body: list[Stmt] = []
     for delta in (1, 2, 4, 8, 16):
         below, longer = f32(f"below_{delta}x"), f32(f"total_{delta}x")
-        body += [ShuffleUp(below, total, delta), Let(longer, total + fold("select", t >= delta, below, ZERO))]
+        body += [ShuffleUp(below, total, delta), Let(longer, total + fold("select", Thread() >= delta, below, ZERO))]
         total = longer
+    return body, total
+
+
+def warp_scan() -> Kernel:
+    """dst[t] = src[0] + ... + src[t], by the lanes of a warp."""
+    x = f32("total")
+    sums, total = lane_sums(x)
     return Kernel("warp_scan", (GlobalBuffer("src", dt.f32, 32, "read"), GlobalBuffer("dst", dt.f32, 32, "write")), (), (1, 1, 1), 32,
-                  (*body, StoreGlobal("dst", t, total)))
+                  (LoadGlobal(x, "src", Thread()), *sums, StoreGlobal("dst", Thread(), total)))
+
+
+def look_back_scan(tiles: int = 40) -> Kernel:
+    """dst[i] = src[0] + ... + src[i], a warp a tile of 32 elements, each looking back at what the tiles before it have published: their own
+    sums (1), or those of all up to them (2)."""
+    t, taken, n, at, flag, seen, nearest = Thread(), *map(i32, ("taken", "n", "at", "flag", "seen", "nearest"))
+    x, carry, value, found, more = *map(f32, ("x", "carry", "value", "found")), Var("more", dt.bool_)
+    sums, total = lane_sums(x)
+    met, met_sum = warp_sum(value)
+    last, own, every = t == 31, int32(1), int32(2)
+    step = (Declare(flag, every), Declare(value, ZERO),
+            If(int32(0) <= at, (Await("words", 1 + at, seen, found), Assign(flag, seen), Assign(value, found))),
+            FirstLane(nearest, flag == every), Assign(value, fold("select", t <= nearest, value, ZERO)), *met,
+            Assign(carry, carry + met_sum), Assign(at, at - 32), Assign(more, nearest == 32))
+    buffers = (GlobalBuffer("src", dt.f32, 32 * tiles, "read"), GlobalBuffer("dst", dt.f32, 32 * tiles, "write"),
+               GlobalBuffer("words", dt.i64, 1 + tiles, "scratch"))
+    return Kernel("look_back_scan", buffers, (SharedBuffer("ticket", dt.i32, 1),), (tiles, 1, 1), 32, (
+        If(t == 0, (TakeTicket("words", int32(0), taken), StoreShared("ticket", int32(0), taken))), Barrier(),
+        LoadShared(n, "ticket", int32(0)), LoadGlobal(x, "src", n * 32 + t), *sums,
+        If(last, (Publish("words", 1 + n, fold("select", n == 0, every, own), total),)),
+        Declare(carry, ZERO), Declare(at, n - 1 - t), Declare(more, int32(0) < n), While(more, step),
+        If(last & (int32(0) < n), (Publish("words", 1 + n, every, carry + total),)),
+        StoreGlobal("dst", n * 32 + t, carry + total)))
 
 
 def tensor_product(element: DType = dt.bf16, by_column: bool = True, wait: bool = True, barrier: bool = True,
@@ -313,5 +347,5 @@ def every_operator(element: DType) -> Kernel:
 
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
-         online_softmax(5, 77), branches(), warp_scan(), squares(), rotation(),
+         online_softmax(5, 77), branches(), warp_scan(), look_back_scan(), squares(), rotation(),
          tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY, *window_kernels.EVERY)

@@ -32,14 +32,15 @@ PROGRAMS = {
     "norm and linear": "F.linear(nn.RMSNorm(16)(torch.randn(8, 16)), torch.randn(12, 16))",
     "(AB)C": "(torch.randn(256, 4) @ torch.randn(4, 256)) @ torch.randn(256, 4)",
     "x+x+y": "x, y = torch.randn(8, 4), torch.randn(8, 4); x + x + y",
-    "pieces": "F.softmax(torch.randn(4, 131072), -1)",
+    "pieces": "(torch.randn(4, 131072) * torch.randn(131072)).sum(-1)",
+    "twist in pieces": "torch.randn(4, 131072).logsumexp(-1)",
     "kept at another point": "(torch.randn(256, 256) @ torch.randn(256, 256) * 2 + 1).amax(-1)",
     "gather": "F.cross_entropy(torch.randn(8, 12), torch.randint(0, 12, (8,)))",
 }
 EXPECTED = {
     "softmax": {"fuse", "divide-as-multiply", "softmax-denominator", "softmax-pivot"},
     "half softmax": {"keep-precision"}, "attention": {"softmax-channel", "factor-out"}, "norm and linear": {"factor-out"},
-    "(AB)C": {"reassociate-products", "keep-reduction"}, "pieces": {"in-pieces"},
+    "(AB)C": {"reassociate-products", "keep-reduction"}, "pieces": {"in-pieces"}, "twist in pieces": {"twist-in-pieces"},
     "kept at another point": {"scale-maximum", "keep-reduction"},
     "gather": {"fuse"},
 }

@@ -111,3 +111,12 @@ def test_a_scan_by_shuffles() -> None:
     src, dst = np.random.default_rng(0).standard_normal(32).astype(np.float32), np.zeros(32, np.float32)
     simulate(kernels.warp_scan(), {"src": src, "dst": dst})
     np.testing.assert_allclose(dst, src.astype(np.float64).cumsum(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_scan_that_looks_back(seed: int) -> None:
+    """Over more tiles than a warp looks at in one go, in any order of blocks."""
+    src = np.random.default_rng(seed).integers(-9, 9, 40 * 32).astype(np.float32)
+    dst = np.zeros_like(src)
+    simulate(kernels.look_back_scan(), {"src": src, "dst": dst}, seed=seed)
+    np.testing.assert_array_equal(dst, src.cumsum())

@@ -50,15 +50,17 @@ def test_gpu_agrees_with_the_simulator(kernel: Kernel, tmp_path: Path) -> None:
     if hopper and cupy.cuda.Device().compute_capability != "90":
         pytest.skip("the kernel is for sm_90a")
     random = np.random.default_rng(0)
-    given = {p.name: (random.standard_normal(p.length) * 3).astype(p.element.numpy) for p in kernel.parameters}
+    passed = [p for p in kernel.parameters if p.access != "scratch"]
+    given = {p.name: (random.standard_normal(p.length) * 3).astype(p.element.numpy) for p in passed}
+    scratch = {p.name: np.zeros(p.length, p.element.numpy) for p in kernel.parameters if p.access == "scratch"}
     for a in given.values():
         if hopper:
             a[:] = np.rint(a.astype(np.float32))    # sums of products of small integers are exact in any order
         a[a == 0] = 1  # what an integer divided by zero is, C does not say
     expected = {name: a.copy() for name, a in given.items()}
     simulate(kernel, expected, poison=kernel not in PROBES)
-    launch(cupy, kernel, given, tmp_path / "kernel.cubin")
-    for p in kernel.parameters:
+    launch(cupy, kernel, given | scratch, tmp_path / "kernel.cubin")
+    for p in passed:
         tolerance = {"bf16": 1e-2, "f16": 2e-3, "f32": 2e-5, "f64": 1e-12}.get(p.element.name, 0)
         np.testing.assert_allclose(given[p.name].astype(np.float64), expected[p.name].astype(np.float64), rtol=tolerance, atol=tolerance,
                                    err_msg=p.name)
