@@ -365,3 +365,23 @@ def corners() -> Iterator[tir.Program]:
                     (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y)),
                     (convolution(image, apply("recip", s), b, w, 1, 1, "add"),)):
         yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))
+    yield from twists()
+    # lines of columns that no cluster holds
+    yield tir.Program((("y", tir.Reduce("add", (0,), tir.Input("x", (32768, 256), dt.f32))),))
+
+
+def twists() -> Iterator[tir.Program]:
+    """softmax(s[..., rows, keys]) weighting values that several heads share, alone and with the batch in one coordinate, and one head's of
+    more rows than a tile has."""
+    def weighted(score: Tensor, values: Tensor) -> Tensor:
+        last = len(score.shape) - 1
+        shape, where = values.shape, tuple(range(last))
+        weight = apply("exp", apply("sub", score, along(tir.Reduce("max", (last,), score), score.shape, where)))
+        return tir.Reduce("add", (last,), apply("mul", along(weight, shape, (*where, last)), values))
+
+    heads, batches = tir.Input("s", (4, 2), dt.f32), tir.Input("s", (2, 4, 2), dt.f32)
+    shared = view(tir.Input("v", (2, 2, 3), dt.f32), (4, 2, 3), (ix.div(Pos(0), 2), Pos(1), Pos(2)))
+    flat = view(tir.Input("v", (4, 2, 3), dt.f32), (2, 4, 2, 3), (ix.add(ix.mul(Pos(0), 2), ix.div(Pos(1), 2)), Pos(2), Pos(3)))
+    rows = tir.Input("s", (65, 2), dt.f32)
+    for score, values in ((heads, shared), (batches, flat), (rows, along(tir.Input("v", (2, 3), dt.f32), (65, 2, 3), (1, 2)))):
+        yield tir.Program((("y", weighted(score, values)),))
