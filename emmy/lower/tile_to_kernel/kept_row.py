@@ -9,14 +9,10 @@ Shared bytes: length * (bytes of an element of each tensor so kept), and 4 or 8 
 
 from __future__ import annotations
 
-from emmy.instructions.control import For
-from emmy.instructions.cp_async import CommitCopies, CopyAsync, WaitCopies
-from emmy.ir import loop_ir as loop
-from emmy.ir.kernel_ir import Expr, SharedBuffer, Var, const
+from emmy.ir.kernel_ir import Expr, SharedBuffer, int32
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel.held import at_position
-from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, Place
-from emmy.lower.tile_to_kernel.strip import strip_loads
+from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
+from emmy.lower.tile_to_kernel.strip import Share, part_of, stage, strip_loads
 
 
 def keep(scope: Emitter, columns: tuple[int, ...], lane: Expr, threads: int, width: int) -> list[SharedBuffer]:
@@ -27,21 +23,5 @@ def keep(scope: Emitter, columns: tuple[int, ...], lane: Expr, threads: int, wid
             VECTOR_BYTES // v.element.bytes != width or kernel.extents[a] % width for v, a in found):
         raise IRError(f"{kernel.name}: runs of {width} of no row that several stages read; a row in shared memory is written along the "
                       "last axis, and kept in runs of 16 bytes that divide it")
-    buffers: dict[loop.Value, SharedBuffer] = {}
-    for v, a in found:
-        position, extent = at_position(v, a), kernel.extents[a]
-
-        def at(inner: Emitter, a: int = a) -> Expr:
-            return inner.axes[a]
-
-        if position not in buffers:
-            buffers[position] = SharedBuffer(scope.name("row"), v.element, extent)
-            start, body = Var(scope.name("r"), scope.integer), scope.child()
-            body.axes[a] = start
-            source = body.offset(v.tensor, v.point)
-            body.emit(CopyAsync(buffers[position].name, start, width, v.tensor, source))
-            stop, step = const(scope.integer, extent), const(scope.integer, threads * width)
-            scope.emit(For(start, scope.whole(lane) * width, stop, step, False, tuple(body.body)))
-        scope.places[v] = Place(buffers[position].name, at, width)
-    scope.emit(CommitCopies(), WaitCopies(0))
-    return list(buffers.values())
+    share = Share(lane * width, threads * width, width, 1, int32(0))
+    return stage(scope, None, columns, part_of(scope, kernel.extents[found[0][1]], 1), share)
