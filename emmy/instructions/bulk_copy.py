@@ -10,7 +10,7 @@ others with an illegal instruction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.tiles import Tile
+    from emmy.instructions.window_copy import CopyWindows
 
 PIECE = 16      # bytes that a swizzle moves together
 
@@ -82,6 +84,26 @@ class PrefetchMap(Stmt):
         return lambda w: None
 
 
+def tile_copies(s: CopyTile | CopyWindows, machine: Machine, tile: Tile, place: Sequence[Expr],
+                check: Callable[[Warp, int, Sequence[int]], None], read: Callable[[Any, Sequence[int]], Any]) -> Step:
+    """What a statement does whose active threads each ask for a tile: `check` faults unless one may begin at a place of shared memory with
+    these values of `place`, and `read` has its elements in the tensor's data."""
+    index, at, places = machine.value(s.index), machine.value(s.at), [machine.value(e) for e in place]
+
+    def run(w: Warp) -> None:
+        outer = w.mask
+        for lane, start, barrier, *where in each_lane(w, index(w), at(w), *(c(w) for c in places)):
+            w.mask = np.arange(32) == lane
+            check(w, start, where)
+            phases = w.engine.barrier(w, s.barrier, barrier, w.mask, by_engine=True)
+            memory = w.engine.shared[s.target]
+            target, source = memory.engine_write(w, start, tile.count, lane), w.memory[tile.map.buffer]
+            source.meet(w, w.mask)
+            w.engine.fly(w, s, phases, tile.map.bytes, partial(memory.land, target, read(source.data, where)))
+        w.mask = outer
+    return run
+
+
 class CopyTile(Stmt):
     """The tile of `map` at `coordinates`, outermost first, begins its way to `index` of the shared buffer `target`; its bytes count on
     a barrier.  Each active thread asks for one.  What is read `once` is the first to leave the second-level cache."""
@@ -110,23 +132,9 @@ class CopyTile(Stmt):
     def meaning(self, machine: Machine) -> Step:
         from emmy.evaluate.tiles import Tile
 
-        tile, index, at = Tile(machine.kernel, self.map), machine.value(self.index), machine.value(self.at)
-        coordinates = [machine.value(e) for e in self.coordinates]
-
-        def run(w: Warp) -> None:
-            outer = w.mask
-            for lane, start, barrier, *where in each_lane(w, index(w), at(w), *(c(w) for c in coordinates)):
-                w.mask = np.arange(32) == lane
-                tile.check(w, self.target, start, where)
-                phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
-                memory = w.engine.shared[self.target]
-                place = memory.engine_write(w, start, tile.count, lane)
-                source = w.memory[tile.map.buffer]
-                source.meet(w, w.mask)
-                values = tile.read(source.data, where)
-                w.engine.fly(w, self, phases, tile.map.bytes, partial(memory.land, place, values))
-            w.mask = outer
-        return run
+        tile = Tile(machine.kernel, self.map)
+        return tile_copies(self, machine, tile, self.coordinates,
+                           lambda w, start, where: tile.check(w, self.target, start, where), tile.read)
 
     def traffic(self, kernel: Kernel) -> float:
         return tile_traffic(kernel, self.map)

@@ -7,13 +7,10 @@ it reads the element that lies at given offsets from the window's beginning; zer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from emmy.instructions.arithmetic import spell
-from emmy.instructions.bulk_copy import check_tile, each_lane, tile_traffic
+from emmy.instructions.bulk_copy import check_tile, tile_copies, tile_traffic
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
@@ -21,7 +18,7 @@ from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, Stmt, Te
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine, Step
 
 
 class CopyWindows(Stmt):
@@ -60,24 +57,10 @@ class CopyWindows(Stmt):
     def meaning(self, machine: Machine) -> Step:
         from emmy.evaluate.tiles import WindowTile
 
-        tile, index, at = WindowTile(machine.kernel, self.map), machine.value(self.index), machine.value(self.at)
-        coordinates = [machine.value(e) for e in (*self.coordinates, *self.offsets)]
-
-        def run(w: Warp) -> None:
-            outer = w.mask
-            for lane, start, barrier, *where in each_lane(w, index(w), at(w), *(c(w) for c in coordinates)):
-                w.mask = np.arange(32) == lane
-                corner, offsets = where[:len(self.coordinates)], where[len(self.coordinates):]
-                tile.check_windows(w, self.target, start, corner, offsets)
-                phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
-                memory = w.engine.shared[self.target]
-                place = memory.engine_write(w, start, tile.count, lane)
-                source = w.memory[tile.map.buffer]
-                source.meet(w, w.mask)
-                values = tile.windows(source.data, corner, offsets)
-                w.engine.fly(w, self, phases, tile.map.bytes, partial(memory.land, place, values))
-            w.mask = outer
-        return run
+        tile, rank = WindowTile(machine.kernel, self.map), len(self.coordinates)
+        return tile_copies(self, machine, tile, (*self.coordinates, *self.offsets),
+                           lambda w, start, where: tile.check_windows(w, self.target, start, where[:rank], where[rank:]),
+                           lambda data, where: tile.windows(data, where[:rank], where[rank:]))
 
     def traffic(self, kernel: Kernel) -> float:
         return tile_traffic(kernel, self.map)
