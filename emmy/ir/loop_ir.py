@@ -66,7 +66,7 @@ class Load(Value):
     def dtype(self) -> DType:
         return self.element.compute
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Value, ...]:
         return indices(*self.point)
 

@@ -21,11 +21,12 @@ class _Interned(type):
         return dataclasses.dataclass(frozen=True, eq=False, repr=False)(super().__new__(mcs, name, bases, namespace))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and (known := _TABLE.get((cls, *zip(map(type, args), args, strict=True)))) is not None:
+        # 1 == True == 1.0, so a key has the types of the fields beside them
+        if not kwargs and (known := _TABLE.get((cls, args, *map(type, args)))) is not None:
             return known        # of fields all given, as its key has them
         made = super().__call__(*args, **kwargs)
-        key = (cls, *((type(v), v) for v in (getattr(made, name) for name in made.__match_args__)))
-        return _TABLE.setdefault(key, made)
+        fields = tuple([getattr(made, name) for name in made.__match_args__])
+        return _TABLE.setdefault((cls, fields, *map(type, fields)), made)
 
 
 class Node(metaclass=_Interned):

@@ -154,7 +154,7 @@ class Kernel(Node):
     results: tuple[Value, ...]
     schedule: Schedule | None = None
 
-    @property
+    @cached_property
     def extents(self) -> dict[int, int]:
         return dict((*self.axes, *self.inner))
 
