@@ -22,7 +22,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "self-decomposing operator": (("compile", "-c", "torch.linalg.svd(torch.randn(4, 4))[1]"), ("aten.linalg_svd.default", "<snippet>")),
     "shape of values": (("compile", "-c", "torch.randn(5).nonzero()"), ("aten.nonzero.default", "dynamic shape", "torch.where")),
     "branch on values": (("compile", "-c", "x = torch.randn(3); x if x.sum() > 0 else -x"), ("trace the snippet", "a tensor's values")),
-    "number of a tensor": (("compile", "-c", "x = torch.randn(3); x * x.sum().item()"), ("a number", "a tensor's values")),
+    "number of a tensor": (("compile", "-c", "x = torch.randn(3); x * x.sum().item()"), ("a number out of a tensor", "<snippet>:1", "keep it a tensor")),
     "exits": (("compile", "-c", "exit(3)"), ("SystemExit: 3", "<snippet>:1")),
     "target": (("compile", *ADD, "--target", "sm_70"), ("'sm_70'", "sm_90a")),
     "stage": (("compile", *ADD, "--ir", "ptx"), ("'ptx'", "torch, tensor, loop, tile, kernel, cuda")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import logging
@@ -201,7 +202,7 @@ def _covered(exported: torch.export.ExportedProgram, ops: set[torch._ops.OpOverl
         seen |= left
         try:
             split = split.run_decompositions(table)
-        except (RecursionError, AssertionError, RuntimeError):      # some of torch's composites decompose to themselves, or to writes
+        except (RecursionError, AssertionError, RuntimeError):      # some of torch's decompositions write, or ask for values
             return None
         left = _uncovered(split) - (_uncovered(exported) - ops)
     return split
@@ -223,9 +224,11 @@ def _trains(node: torch.fx.Node) -> bool:
 
 
 def _decompositions(ops: set[torch._ops.OpOverload]) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
-    """torch's own decompositions of these operators, where it has any."""
-    return {op: decomposition_table[op] if op in decomposition_table else op.decompose for op in ops
-            if not op._schema.is_mutable and (op in decomposition_table or op._can_decompose())}
+    """torch's own decompositions of these operators, where it has any: a composite's kernel calls the operators that it is made of."""
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    kernels = {op: functools.partial(op._op_dk, composite) for op in ops if op.has_kernel_for_dispatch_key(composite)}
+    return {op: decomposition_table.get(op) or kernels[op] for op in ops
+            if not op._schema.is_mutable and (op in decomposition_table or op in kernels)}
 
 
 class _Builder:

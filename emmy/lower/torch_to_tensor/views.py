@@ -30,6 +30,13 @@ def _broadcast_tensors(out: tuple[Type, ...], xs: Sequence[Tensor]) -> tuple[Ten
     return tuple(broadcast(x, t.shape) for x, t in zip(xs, out, strict=True))
 
 
+@lowers("aten.meshgrid.default", "aten.meshgrid.indexing")
+def _meshgrid(out: tuple[Type, ...], xs: Sequence[Tensor], *, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Vector k along dimension k; by "xy" the first two change places."""
+    along = [1, 0, *range(2, len(xs))] if indexing == "xy" and len(xs) > 1 else range(len(xs))
+    return tuple(remap(reshape(x, (x.size,)), t.shape, [Pos(k)]) for x, t, k in zip(xs, out, along, strict=True))
+
+
 @lowers("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default", "aten.transpose_copy.int")
 def _transpose(out: Type, x: Tensor, a: int, b: int) -> Tensor:
     order = list(range(len(x.shape)))
