@@ -14,8 +14,9 @@ from emmy.egraph.trees import Tree
 from emmy.egraph.why_not import Reason, why_not
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
+from emmy.tune.census import Census
 from emmy.tune.choose import Rows, Scheduled
-from emmy.tune.features import Census, features
+from emmy.tune.features import features
 from extract import cost, partition
 
 
