@@ -73,8 +73,8 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
     many = 1 if held.stages else ahead(kernel, width, runs)
     together = {f for level in census.levels for f in level}
-    nested = [Part(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together]
-    order = [nested, *census.stages(()), [Part(kernel.results, column, kernel.outer)]]
+    inside = [Part(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together]
+    order = [inside, *census.stages(()), [Part(kernel.results, column, kernel.outer)]]
     first: dict[Value, int] = {}        # the stage that asks for a position first
     for k, part, v, n in census.walk(order, schedule.rows, held.stages):
         work += slots(v) * n
