@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from emmy.egraph.forest import Forest
 from emmy.egraph.problem import bodies, outline, problem
+from emmy.egraph.rows import FORMS
 from emmy.egraph.rulefile import Rule
-from emmy.egraph.schedule import FORMS, saturated, schedules
+from emmy.egraph.schedule import saturated, schedules
 from emmy.egraph.terms import Region
 from emmy.egraph.trees import Tree
 from emmy.egraph.why_not import Reason, why_not
