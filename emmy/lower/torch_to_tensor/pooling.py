@@ -88,7 +88,7 @@ def _adaptive(x: Tensor, dim: int, places: int) -> Tensor:
     longest = max(-(-(p + 1) * n // places) - first for p, first in enumerate(firsts))
     dims = (*(places if k == dim else m for k, m in enumerate(x.shape)), longest)
     place = ix.add(ix.div(ix.mul(Pos(dim), n), places), Pos(rank))
-    held = pad(x, [0] * rank, [m + longest if k == dim else m for k, m in enumerate(x.shape)], 0)
+    held = pad(x, [0] * rank, tuple(m + longest if k == dim else m for k, m in enumerate(x.shape)), 0)
     windows = remap(held, dims, [place if k == dim else Pos(k) for k in range(rank)])
     end = add(mul(position(dims, dim), n), n + places - 1)
     inside = apply("lt", add(position(dims, rank), IndexValue(dims, ix.div(ix.mul(Pos(dim), n), places))), apply("floordiv", end, places))
