@@ -113,6 +113,18 @@ class Stmt(Node):
         return type(self)(*(new(getattr(self, f.name)) for f in fields(self)))
 
 
+class Bare(Stmt):
+    """Base of statements that have no fields and break no rule: `call` is their CUDA."""
+
+    call: ClassVar[str]
+
+    def check(self, scope: Scope) -> None:
+        pass
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [self.call]
+
+
 class GlobalBuffer(Node):
     """A parameter of a kernel: `length` elements in global memory, aligned to 16 bytes.  If `late`, kernels launched before may still read
     or write it as this one begins, which touches it behind a `wait_kernels` only.  What is "scratch" is zeros before the launch, and its
