@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from emmy.ir.kernel_ir import Bare
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
 class Barrier(Bare):

@@ -23,7 +23,8 @@ from emmy.ir.kernel_ir import Bare, Const, Expr, GlobalBuffer, Kernel, Scope, Sh
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
     from emmy.instructions.window_copy import CopyWindows
 
 PIECE = 16      # bytes that a swizzle moves together
@@ -162,7 +163,7 @@ class CopyBulk(Stmt):
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
     def meaning(self, machine: Machine) -> Step:
-        from emmy.evaluate.machine import Fault
+        from emmy.evaluate.warp import Fault
 
         item, count = machine.kernel.types[self.buffer].bytes, self.count
 
@@ -198,8 +199,8 @@ class StoreTile(Stmt):
         return [f"emmy_store_tile_{len(self.coordinates)}(&{self.map}, &{self.source}[{spell(self.index)}], {at});"]
 
     def meaning(self, machine: Machine) -> Step:
-        from emmy.evaluate.machine import Fault
         from emmy.evaluate.tiles import Tile
+        from emmy.evaluate.warp import Fault
 
         tile = Tile(machine.kernel, self.map)
 

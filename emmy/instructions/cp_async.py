@@ -16,7 +16,8 @@ from emmy.ir.kernel_ir import Bare, Const, Expr, GlobalBuffer, Kernel, Scope, Sh
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 WORDS, BYTES = (4, 8, 16), 16     # bytes of a copy, and of one that passes by the first-level cache
 

@@ -12,7 +12,8 @@ from emmy.ir.kernel_ir import Bare, Const, Expr, Scope, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
 class SetRegisters(Stmt):

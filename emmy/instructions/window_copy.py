@@ -18,7 +18,8 @@ from emmy.ir.kernel_ir import Const, Expr, Kernel, Scope, Stmt, TensorMap
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step
 
 
 class CopyWindows(Stmt):
