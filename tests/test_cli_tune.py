@@ -108,6 +108,8 @@ def test_tune_measures_once_and_a_second_run_nothing(kept: dict[str, str], tmp_p
     read, new = f"{kernel['measured']} measurements read", f"{kernel['measured']} new or later"
     said = Said("tune", "import", tmp_path / "all.jsonl", env=other).well()
     assert read in said and new in said
+    assert "0 new or later" in Said("tune", "import", tmp_path / "all.jsonl", env=other).well()
+    assert Said("tune", "show", "--kernel", "zzz", env=other).well() == "nothing is known of a kernel zzz…\n"
     assert Said("tune", "export", "-", env=other).well() == (tmp_path / "all.jsonl").read_text()
 
 
