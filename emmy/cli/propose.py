@@ -106,7 +106,9 @@ def table(judged: Sequence[Judged], measured: bool) -> Table:
 def fields(j: Judged) -> dict[str, Any]:
     """A proposal as JSON says it."""
     result = j.result
-    says = f"illegal: {j.reason}" if j.option is None else ": ".join(filter(None, (result.status, result.note))) if result else ""
+    unseen = result is not None and result.status == "right" and result.error is None        # nothing ran: no numbers were looked at
+    status = "unchecked" if unseen else result and result.status
+    says = f"illegal: {j.reason}" if j.option is None else ": ".join(filter(None, (status, result.note))) if result else ""
     return {"line": j.line, "row": j.row, "legal": j.option is not None, "predicted_us": j.option and j.option.seconds * 1e6,
             "measured_us": result and result.us, "error": result and result.error,
-            "status": result and result.status, "says": says}
+            "status": status, "says": says}
