@@ -76,8 +76,8 @@ def _inner(out: Type, x: Tensor, y: Tensor) -> Tensor:
     a, b = convert(x, out.dtype), convert(y, out.dtype)
     if not x.shape or not y.shape:
         return mul(a, b)
-    rows = (reshape(t, (prod(t.shape[:-1]), t.shape[-1])) for t in (a, b))
-    return reshape(matmul(*rows, transposed=True), out.shape)
+    rows, columns = (reshape(t, (prod(t.shape[:-1]), t.shape[-1])) for t in (a, b))
+    return reshape(matmul(rows, columns, transposed=True), out.shape)
 
 
 @lowers("aten.linear.default")
