@@ -65,9 +65,19 @@ def _drop(x: Tensor, dim: int) -> Tensor:
     return reshape(x, x.shape[:d] + x.shape[d + 1:])
 
 
-@lowers(*(f"aten.{op}.default" for op in ("matmul", "mm", "bmm", "dot", "mv", "vdot", "linalg_matmul", "inner", "chain_matmul")))
-def _matmul(out: Type, x: Tensor, y: Tensor, *, op: str) -> Tensor:
-    return matmul(convert(x, out.dtype), convert(y, out.dtype), op == "aten.inner.default" and len(y.shape) > 1)
+@lowers(*(f"aten.{op}.default" for op in ("matmul", "mm", "bmm", "dot", "mv", "vdot", "linalg_matmul")))
+def _matmul(out: Type, x: Tensor, y: Tensor) -> Tensor:
+    return matmul(convert(x, out.dtype), convert(y, out.dtype))
+
+
+@lowers("aten.inner.default")
+def _inner(out: Type, x: Tensor, y: Tensor) -> Tensor:
+    """Every row of x with every row of y; a tensor of no dimensions is a factor."""
+    a, b = convert(x, out.dtype), convert(y, out.dtype)
+    if not x.shape or not y.shape:
+        return mul(a, b)
+    rows, columns = (reshape(t, (prod(t.shape[:-1]), t.shape[-1])) for t in (a, b))
+    return reshape(matmul(rows, columns, transposed=True), out.shape)
 
 
 @lowers("aten.linear.default")
