@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, find, given, settings
 
+from emmy.check.corners import corners, sums
 from emmy.check.court import Disagreement
-from emmy.check.programs import KINDS, SPELLINGS, arrays, corners, programs, sums
+from emmy.check.programs import KINDS, SPELLINGS, arrays, programs
 from emmy.egraph.rulebook import house
 from emmy.evaluate.reference import evaluate_tensor
 from emmy.evaluate.tile import evaluate_tile

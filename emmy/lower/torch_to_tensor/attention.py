@@ -62,7 +62,7 @@ def _attention(out: Type, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | N
 
 def _scores(dtype: DType, q: Tensor, k: Tensor, scale: float | None) -> Tensor:
     """q k^T times a scale, 1 over the root of the depth unless it is given."""
-    factor: Operand = 1 / math.sqrt(q.shape[-1]) if scale is None and q.shape[-1] else scale or 1.0
+    factor: Operand = scale if scale is not None else 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     return mul(matmul(convert(q, dtype), convert(k, dtype), transposed=True), factor)
 
 
