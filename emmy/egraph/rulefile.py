@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from emmy.errors import EmmyError
 
 PHASES = {      # of each IR's rules, in the order in which they first run
-    "loop": ("index", "push", "fuse", "deps", "normalize", "algebra", "twist", "cut", "measure", "starve", "split", "replace"),
+    "loop": ("index", "push", "fuse", "deps", "normalize", "algebra", "twist", "cut", "measure", "starve", "split", "replace", "copy"),
     "tile": ("fold", "form", "place", "atom", "stage", "strategy"),
 }
 CLASSES = ("exact", "finite", "real", "approx")
