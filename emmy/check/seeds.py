@@ -219,8 +219,7 @@ class Maker:
         """A point: coordinates that are nowhere negative."""
         match t:
             case Var(x) if x in self.env: return self.env[x]
-            case Var(x) if x in self.defined:
-                return self.env.setdefault(x, self.point(self.defined[x][0]))
+            case Var(x) if x in self.defined: return self.env.setdefault(x, self.point(self.defined[x][0]))
             case Var(x):
                 axes = self.choose(((0,), (0, 1), (1,), (1, 2), (), (2, 0), (3,), (0, 1, 2)))
                 made = Call("End", ())
@@ -235,6 +234,10 @@ class Maker:
                 with self.template(self.intervals(at)):
                     return Call("PointAt", (self.point(p), at))
             case Call("PointReplace", (p, a, i)): return Call("PointReplace", (self.point(p), *self.replacement(a, i)))
+            case Call("Moved", (p, k, i)): return Call("Moved", (self.point(p), self.number(k, (0, 1, 2)), self.index(i)))
+            case Call("PointsOf", (name, *of)):
+                known = self.tensor("Input", name, ((0, 2), (0, 1)), dt.f32, False)
+                return Call("PointsOf", (Lit(known), *(self.number(k, (0, 1, 2)) for k in of)))
             case Call("End") as done: return done
             case _: raise Mismatch
         if any(low < 0 for low, _ in self.intervals(made)):
@@ -245,8 +248,7 @@ class Maker:
         """A value of a type, or within a template a body.  `whole`: one that may be an index."""
         match t:
             case Var(x) if x in self.env: made = self.env[x]
-            case Var(x) if x in self.defined:
-                made = self.env[x] = self.value(self.defined[x][0], dtype, depth, whole)
+            case Var(x) if x in self.defined: made = self.env[x] = self.value(self.defined[x][0], dtype, depth, whole)
             case Var(x):
                 alike = self.pool.get(dtype, []) if self.params is None and not whole else []
                 reused = self.choose((False, False, bool(alike)))

@@ -187,7 +187,7 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
     shapes = {n: outlined.tensors[n].shape for n in alone}
     beside = {n: tuple(outlined.kept[other].home for other in others) for n, others in outlined.beside.items()}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
-                   slot_seconds(gpu), shapes, beside)
+                   slot_seconds(gpu), shapes, beside, frozenset(region.copies))
 
 
 def words(outlined: Outlined, c: int) -> int:

@@ -30,7 +30,9 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     extents = {(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])}
     lines += [f"(set (Extent {a}) {n})" for a, n in sorted(extents)]
     axes = {a for a, _ in program.axes} | {a for own in output_axes.values() for a in own}
-    lines += dimensions(program, max(axes, default=-1) + 1)
+    names = [t.name for t in program.everything]        # of inputs whose copies have names of their own
+    copied = [i for i in program.inputs if not any(name.startswith(f"{i.name}_along") for name in names)]
+    lines += dimensions(((i.name, i.dims, i.element) for i in copied), max(axes, default=-1) + 1)
     constants = {v for d in program.definitions for v in loop.walk((d.body,)) if isinstance(v, loop.Const)}
     lines += sorted(f'(set (Exact "{c.element}" {_signed(c.bits)}) {rational(x)})' for c in constants if (x := exactly(c)) is not None)
     lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
@@ -40,21 +42,21 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     return "\n".join(lines)
 
 
-def dimensions(program: loop.Program, fresh: int) -> list[str]:
-    """Facts of the inputs of two dimensions and more, whose axes are from `fresh` on, one for each extent: what rules/loop/layout.egg
-    declares; and of the first axis after them."""
+def dimensions(inputs: Iterable[tuple[str, tuple[int, ...], DType]], fresh: int) -> list[str]:
+    """Facts of inputs (name, dimensions, type) of two dimensions and more, whose axes are from `fresh` on, one for each extent: what
+    rules/loop/layout.egg declares; and of the first axis after them."""
     lines: list[str] = []
     axes: dict[tuple[int, int], int] = {}       # by number of a dimension and how many points
-    for t in program.inputs:
-        if len(t.dims) < 2:
+    for name, dims, element in inputs:
+        if len(dims) < 2:
             continue
-        lines += [f'(Shaped "{t.name}" {len(t.dims)} {t.element.bytes})']
-        for k, n in enumerate(t.dims):
-            piece = max(1, 16 // t.element.bytes)
+        lines += [f'(Shaped "{name}" {len(dims)} {element.bytes})']
+        piece = max(1, 16 // element.bytes)
+        for k, n in enumerate(dims):
             own, whole = (axes.setdefault((k, points), fresh + len(axes)) for points in (n, -(-n // piece) * piece))
-            lines += [f'(Dimension "{t.name}" {k} {n} {own} {whole})']
-            apart = prod(t.dims[k + 1:])
-            lines += [f'(Strided "{t.name}" {k})'] * (apart > 1) + [f'(Uneven "{t.name}" {k})'] * (apart > 1 and apart % piece > 0)
+            apart = prod(dims[k + 1:])
+            lines += [f'(Dimension "{name}" {k} {n} {own} {whole})']
+            lines += [f'(Strided "{name}" {k})'] * (apart > 1) + [f'(Uneven "{name}" {k})'] * (apart > 1 and apart % piece > 0)
     lines += [f"(set (Extent {a}) {n})" for (_, n), a in axes.items()]
     return [*lines, f"(set (FirstFreshAxis) {fresh + len(axes)})"]
 
