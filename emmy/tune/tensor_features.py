@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from emmy.tune.features import Census
 
 
-SCATTERED = 100     # slots of one element whose neighbours are not read with it: where it lies, whether it is there, and its way to shared memory
+SCATTERED = 100     # slots of an element whose neighbours are not read with it: where it lies, if it is there, and its way to shared memory
 
 
 @lru_cache(maxsize=256)
