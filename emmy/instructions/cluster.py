@@ -10,32 +10,27 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from emmy.instructions.arithmetic import spell
+from emmy.instructions.lanes import lane_by_lane
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
+from emmy.ir.kernel_ir import Bare, Const, Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 MOST = 8        # blocks of a cluster
 
-class ClusterArrive(Stmt):
+class ClusterArrive(Bare):
     """Every thread of the cluster arrives.  Those who wait see the barriers that were made and fenced before, and nothing else: what more
     they would see costs a fence of all memory.  Whole warps arrive."""
 
     asynchronous = True
     syntax = "cluster_arrive"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_cluster_arrive();"]
+    call = "emmy_cluster_arrive();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:
@@ -44,17 +39,12 @@ class ClusterArrive(Stmt):
         return run
 
 
-class ClusterWait(Stmt):
+class ClusterWait(Bare):
     """A thread, which has arrived, waits until all threads of the cluster have."""
 
     asynchronous = True
     syntax = "cluster_wait"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_cluster_wait();"]
+    call = "emmy_cluster_wait();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> Iterator[object]:
@@ -93,18 +83,12 @@ class StoreCluster(Stmt):
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
     def meaning(self, machine: Machine) -> Step:
-        index, rank, value, at = map(machine.value, (self.index, self.rank, self.value, self.at))
         item = machine.kernel.types[self.buffer].bytes
 
-        def run(w: Warp) -> None:
-            outer = w.mask
-            places, ranks, values, barriers = (w.spread(e(w)) for e in (index, rank, value, at))
-            for lane in np.flatnonzero(w.active_of(True)):
-                w.mask = np.arange(32) == lane
-                peer = w.engine.peer(w, int(ranks[lane]))
-                phases = peer.barrier(w, self.barrier, barriers[lane], w.mask)
-                memory = peer.shared[self.buffer]
-                place = memory.engine_write(w, int(places[lane]), 1, int(lane), by_engine=False)
-                peer.fly(w, self, phases, item, partial(memory.land, place, values[lane]))
-            w.mask = outer
-        return run
+        def one(w: Warp, lane: int, index: int, rank: int, value: float, barrier: int) -> None:
+            peer = w.engine.peer(w, rank)
+            phases = peer.barrier(w, self.barrier, barrier, w.mask)
+            memory = peer.shared[self.buffer]
+            place = memory.engine_write(w, index, 1, lane, by_engine=False)
+            peer.fly(w, self, phases, item, partial(memory.land, place, value))
+        return lane_by_lane(machine, (self.index, self.rank, self.value, self.at), one)
