@@ -124,7 +124,7 @@ class ClassValue(Value):
 
     key: int
 
-    @property
+    @functools.cached_property
     def dtype(self) -> DType:
         return dt.i64
 

@@ -27,7 +27,7 @@ from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, c
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
-from emmy.lower.tile_to_kernel.address import by_runs, offset, vectorises
+from emmy.lower.tile_to_kernel.address import by_runs, offset, raised, vectorises
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
@@ -106,8 +106,10 @@ class Emitter:
             case ix.IxConst(n): return const(self.integer, n)
             case ix.IxAdd(a, b): return self.index(a) + self.index(b)
             case ix.IxMul(a, n): return self.index(a) * n
-            case ix.IxDiv(a, n): return self.index(a) // n
-            case ix.IxMod(a, n): return self.index(a) % n
+            case ix.IxDiv(a, n):
+                lift = raised(a, n, self.kernel.extents)
+                return (self.index(a) + lift * n) // n - lift
+            case ix.IxMod(a, n): return (self.index(a) + raised(a, n, self.kernel.extents) * n) % n
             case IxOf(value): return Convert(self.integer, self.value(value)) if self.integer is not dt.i64 else self.value(value)
         raise IRError(f"index {x} in Tile IR")
 
