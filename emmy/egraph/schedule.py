@@ -17,7 +17,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
+from emmy.lower.tile_to_kernel.address import repeats, stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.held import at_position, kept, levels
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.shared_keys import packed
@@ -30,6 +30,7 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross",
          "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
+OCTETS = 16         # integers of a byte in one access
 WINDOW = 1024       # points of folded axes beyond which no step of a load is worth stating
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
         "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow", "Once")
@@ -194,6 +195,8 @@ def load_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
             if kernel.extents[a] > 1 and stride(kernel, v, a) == 1:
                 out.append(f'(Contiguous "{name}" {a})')
                 staged.setdefault(a, []).extend([v.element.bytes] * (last in free[v]))
+        if v.element in (dt.i8, dt.u8) and any(repeats(kernel, v, a, OCTETS) for a in free[v]):
+            out.append(f'(Octets "{name}")')
     out += [f"(StagedBytes {a} {sum(sizes)} {sum(max(n, 4) for n in sizes)})" for a, sizes in staged.items()]
     return out + [f'(Lifted "{f.name}" "{number[v]}")' for f in kernel.folds for v in loop.walk(f.lifts) if isinstance(v, loop.Load)]
 

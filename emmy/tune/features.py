@@ -11,7 +11,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
-from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
+from emmy.lower.tile_to_kernel.address import repeats, stride, usual_step
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.fold import ahead
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
@@ -72,8 +72,8 @@ class Census:
         step, size = self.stride(load, lane), self.tensors[load.tensor].element.bytes
         if step == 0:
             return size / 8
-        if width > 1 and vectorises(self.kernel, load, lane, width):
-            return size
+        if each := repeats(self.kernel, load, lane, width):
+            return size / each
         # element by element, neighbouring threads are `width` elements apart
         return min(SECTOR, size * max(1, abs(usual_step(self.kernel, load, lane) if step is None else step) * width))
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
-from emmy.instructions.registers import Assign, Declare, DeclareArray, Let
+from emmy.instructions.registers import Assign, Declare, DeclareArray, Let, SetElement
 from emmy.instructions.shared_memory import LoadShared, LoadSharedVector
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
@@ -27,7 +27,7 @@ from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, c
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
-from emmy.lower.tile_to_kernel.address import by_runs, offset, vectorises
+from emmy.lower.tile_to_kernel.address import by_runs, offset, repeats
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
@@ -239,7 +239,7 @@ class Emitter:
     def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int,
                      known: Container[Value] = ()) -> dict[Value, str]:
         """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load that computing `roots` asks for,
-        some values being `known`, and for which they are one aligned run: the register array that holds each, in its compute dtype."""
+        some values being `known`, and for which they lie in one aligned run: the register array that holds each, in its compute dtype."""
         arrays: dict[Value, str] = {}
         asked, stack = set[Value](), list(roots)
         while stack:
@@ -259,16 +259,24 @@ class Emitter:
                     self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None),
                               LoadSharedVector(arrays[v], 0, self.places[v].buffer, at, width))
                 continue
-            if vectorises(self.kernel, v, axis, width):
+            if each := repeats(self.kernel, v, axis, width):
                 first = self.child()
                 first.axes[axis] = start
                 offset = first.offset(v.tensor, v.point)
-                arrays[v] = self.name("x")
-                self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None))
-                step = gcd(width, VECTOR_BYTES // v.element.bytes)
-                for k in range(0, width, step):
-                    self.emit(LoadGlobalVector(arrays[v], k, v.tensor, offset + k, step))
+                array, run = self.name("x"), width // each
+                self.emit(*first.body, DeclareArray(array, v.element.compute, run, None))
+                step = gcd(run, VECTOR_BYTES // v.element.bytes)
+                for k in range(0, run, step):
+                    self.emit(LoadGlobalVector(array, k, v.tensor, offset + k, step))
+                arrays[v] = array if each == 1 else self.repeated(array, v.dtype, width, each)
         return arrays
+
+    def repeated(self, array: str, element: DType, width: int, each: int) -> str:
+        """A register array of `width` elements, those of `array` each so many times in turn."""
+        out = self.name("x")
+        self.emit(DeclareArray(out, element, width, None))
+        self.emit(*(SetElement(out, element, const(dt.i32, e), Element(array, element, const(dt.i32, e // each))) for e in range(width)))
+        return out
 
     def neighbour(self, axis: int, start: Expr, lane: Expr, arrays: Mapping[Value, str]) -> Emitter:
         """A scope for the neighbour `lane` of a run whose values `arrays` hold, as `load_vectors` has read them."""
