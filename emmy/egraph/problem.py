@@ -144,8 +144,9 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
                 return ((f"class {c}", size(deps) * product, "work"),)
             case "Unary" | "Binary" | "Ternary":
                 return ((f"class {c}", OPERATORS[t.label].flops * size(deps) * slot, "work"),)
-            case "Cast" | "Round":
-                return ((f"class {c}", size(deps) * slot, "work"),)
+            case "Cast" | "Round":      # what a rounding leaves is as a rule stored so; what a cast does is widened again
+                widened = t.kind == "Cast" and dt.named(t.label).compute is not dt.named(t.label)
+                return ((f"class {c}", (2 if widened else 1) * size(deps) * slot, "work"),)
         assert t.axis is not None
         inner = size(region.deps[t.kids[0]] | {t.axis}) * slot
         carrier = f"{t.axis} {t.kids[0]}"

@@ -275,6 +275,7 @@ def half_valued(v: Value, half: DType) -> bool:
 def computed_from(v: Value, half: DType) -> bool:
     match v:
         case loop.Load(_, element, _): return element is half
+        case loop.Cast(dt.f32, x) if x.dtype in (dt.i8, dt.u8): return True     # whole numbers of 8 bits are values of each half type
         case loop.Cast(element, _) | loop.Round(element, _): return element is half
         case loop.Const(element, _): return element is dt.f32
         case loop.Apply("select", (_, x, y)): return computed_from(x, half) and computed_from(y, half)

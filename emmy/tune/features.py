@@ -11,7 +11,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
-from emmy.lower.tile_to_kernel.address import repeats, stride, usual_step
+from emmy.lower.tile_to_kernel.address import LONG, by_runs, repeats, stride, usual_step
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.fold import ahead
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
@@ -74,8 +74,15 @@ class Census:
             return size / 8
         if each := repeats(self.kernel, load, lane, width):
             return size / each
+        if (each := self.alike(load, lane, width)) > 1:
+            return size / each
         # element by element, neighbouring threads are `width` elements apart
         return min(SECTOR, size * max(1, abs(usual_step(self.kernel, load, lane) if step is None else step) * width))
+
+    @cache  # noqa: B019
+    def alike(self, value: Value, axis: int, width: int) -> int:
+        """How many neighbours along `axis` a thread that walks it in runs of `width` computes `value` once for."""
+        return width if width > LONG and axis in self.free[value] and by_runs(self.kernel, (value,), axis, width) else 1
 
     @cache  # noqa: B019
     def position(self, value: Value, axis: int) -> Value:
@@ -214,7 +221,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         found: set[Value] = set()
         for roots, axis, scope in stage:
             for v in census.asked(roots, axis, known):
-                work += slots(v) * census.size(census.free[v] | {*schedule.rows, *scope})
+                work += slots(v) * census.size(census.free[v] | {*schedule.rows, *scope}) / census.alike(v, axis, width)
                 found.add(census.position(v, axis))
                 if isinstance(v, loop.Load):
                     over = {axis} & set(kernel.extents) if stage is not stages[-1] else set[int]()

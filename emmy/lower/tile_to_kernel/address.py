@@ -14,6 +14,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax, Ix
 from emmy.ir.loop_ir import Value
 
+LONG = 8                    # elements of a run beyond which it is worth finding what is alike in all of it, and what is known at each place
 RUN, LANE = -1, -2          # axes that no kernel has: the number of a run, and the place in it
 UNBOUNDED = 1 << 62         # what a value that is used as an index is below
 
@@ -51,6 +52,13 @@ def in_runs(kernel: tile.Kernel, x: Ix, axis: int, width: int) -> Ix:
     run = ix.add(ix.mul(Ax(RUN), width), Ax(LANE))
     extents = kernel.extents | {RUN: -(-kernel.extents[axis] // width), LANE: width}
     return normal(ix.substitute(x, lambda leaf: run if leaf is Ax(axis) else leaf), extents)
+
+
+def at_place(kernel: tile.Kernel, x: Ix, axis: int, width: int, place: int) -> Ix:
+    """`x` where the axis is at a place of a run of `width`: a constant if that tells it, else `x`."""
+    told = normal(ix.substitute(in_runs(kernel, x, axis, width), lambda leaf: ix.IxConst(place) if leaf is Ax(LANE) else leaf),
+                  kernel.extents | {RUN: -(-kernel.extents[axis] // width)})
+    return told if isinstance(told, ix.IxConst) else x
 
 
 def by_runs(kernel: tile.Kernel, roots: tuple[Value, ...], axis: int, width: int) -> bool:
