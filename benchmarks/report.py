@@ -1,11 +1,12 @@
-"""Tables of results in the documents: python -m benchmarks.report
+"""Tables and plots of results in the documents: python -m benchmarks.report
 
 A document asks for rows of a result between two comments, and this command writes them there:
 
     <!-- results h200/gemm: bf16 -->
     <!-- end -->
 
-The words after the colon, if there are any, are a regular expression on "case dtype".
+The words after the colon, if there are any, are a regular expression on "case dtype".  Where there are none, a plot of the rows
+goes before the table: docs/images/h200-gemm.svg.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from statistics import geometric_mean
 from typing import Annotated, Any
 
 import typer
+
+from emmy.view.dots import dots
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "docs/families.md", "docs/performance.md")
@@ -47,6 +50,14 @@ def table(of: list[Row]) -> str:
     return "\n".join([*lines, "", f"Geometric mean of the last column over {len(ratios)} rows: {geometric_mean(ratios):.2f}."]) + "\n"
 
 
+def plot(result: str, of: list[Row]) -> str:
+    """An SVG of each row's time over Emmy's: that of the best alternative, and the floor where it is an eighth at least (where it is less,
+    launching is what takes time)."""
+    shares = {f"{r['case']} {r['dtype']}": (r.get("ratio"), r["floor_us"] / r["emmy_us"]) for r in of if "error" not in r}
+    return dots({name: (ratio, share if share >= 1 / 8 else None) for name, (ratio, share) in shares.items()},
+                ("best other / Emmy", "floor / Emmy"), result)
+
+
 def number(us: float | None) -> str:
     """Three significant digits, without an exponent."""
     if us is None:
@@ -54,18 +65,35 @@ def number(us: float | None) -> str:
     return f"{us:.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"
 
 
+def drawn(result: str) -> str:
+    """The name of a result's plot."""
+    return f"{result.replace('/', '-')}.svg"
+
+
 def written(text: str, folder: Path) -> str:
     """A document with its tables as the results in `folder` have them."""
-    return BLOCK.sub(lambda m: f"{m[1]}\n{table(rows(m[2], m[3] or '', folder))}\n{m[4]}", text)
+    def block(m: re.Match[str]) -> str:
+        whole = "" if m[3] else f"![Each row's floor and best alternative over Emmy's time](images/{drawn(m[2])})\n\n"
+        return f"{m[1]}\n{whole}{table(rows(m[2], m[3] or '', folder))}\n{m[4]}"
+
+    return BLOCK.sub(block, text)
+
+
+def plots(text: str, folder: Path) -> dict[str, str]:
+    """The plots that a document shows, by name."""
+    return {drawn(m[2]): plot(m[2], rows(m[2], "", folder)) for m in BLOCK.finditer(text) if not m[3]}
 
 
 def main(
     results: Annotated[Path, typer.Option(help="Folder of results, with a folder for each GPU.")] = ROOT / "benchmarks" / "results",
 ) -> None:
-    """Write the tables of all documents anew."""
+    """Write the tables and plots of all documents anew."""
     for name in DOCUMENTS:
         path = ROOT / name
-        path.write_text(written(path.read_text(), results))
+        text = path.read_text()
+        path.write_text(written(text, results))
+        for image, svg in plots(text, results).items():
+            (ROOT / "docs" / "images" / image).write_text(svg)
 
 
 if __name__ == "__main__":
