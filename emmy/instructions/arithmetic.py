@@ -76,10 +76,14 @@ FUNCTIONS = {
     "emmy_floordiv": f"""template <class T>
 {_DEVICE} T emmy_floordiv(T x, T y) {{ return x / y - (x % y != 0 && (x < 0) != (y < 0)); }}""",
     "emmy_shl": f"""template <class T>
-{_DEVICE} T emmy_shl(T x, T by) {{ return by >= 0 && by < 8 * sizeof(T) ? static_cast<T>(static_cast<unsigned long long>(x) << by) : T(0); }}""",
-    "emmy_shr": f"""// what is shifted out of sight leaves the sign
+{_DEVICE} T emmy_shl(T x, T by) {{
+  return static_cast<unsigned long long>(by) < 8 * sizeof(T) ? static_cast<T>(static_cast<unsigned long long>(x) << by) : T(0);
+}}""",
+    "emmy_shr": f"""// beyond its bits a number is its sign
 template <class T>
-{_DEVICE} T emmy_shr(T x, T by) {{ return by >= 0 && by < 8 * sizeof(T) ? static_cast<T>(x >> by) : static_cast<T>(x < 0 ? -1 : 0); }}""",
+{_DEVICE} T emmy_shr(T x, T by) {{
+  return static_cast<T>(static_cast<unsigned long long>(by) < 8 * sizeof(T) ? x >> by : x >> 8 * sizeof(T) - 1 >> 1);
+}}""",
     "emmy_max": f"""{_DEVICE} float emmy_max(float x, float y) {{
   float z;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
@@ -250,7 +254,7 @@ def constant(element: DType, bits: int) -> tuple[str, int]:
         return str(bool(value)).lower(), PRIMARY
     if element.kind == "int":
         suffix = "LL" if element is dt.i64 else ""
-        lowest = value == np.iinfo(element.numpy).min
+        lowest = 0 > value == np.iinfo(element.numpy).min
         return (f"(-{-(int(value) + 1)}{suffix} - 1)", PRIMARY) if lowest else (f"{value}{suffix}", PRIMARY if value >= 0 else UNARY)
     if element.bytes == 1 and element.kind == "float":
         return f"emmy_{element}::of({bits:#04x})", PRIMARY
