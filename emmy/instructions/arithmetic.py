@@ -16,8 +16,8 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Thread, Var
 from emmy.ir.node import IRError
 
-TYPES = {dt.bool_: "bool", dt.i8: "signed char", dt.u8: "unsigned char", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float",
-    dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2", dt.tf32: "float"}
+TYPES = {dt.bool_: "bool", dt.i8: "signed char", dt.u8: "unsigned char", dt.i32: "int", dt.i64: "long long", dt.f16: "__half",
+    dt.bf16: "__nv_bfloat16", dt.f32: "float", dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2", dt.tf32: "float"}
 PRIMARY, UNARY, TERNARY = 16, 14, 3
 
 # symbol and precedence, as in C; all of them group to the left

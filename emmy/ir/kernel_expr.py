@@ -143,7 +143,8 @@ class Apply(Expr):
 
 
 class Convert(Expr):
-    """A value conversion with torch's meaning: float to int truncates, an integer of fewer bits has the low ones, to bool is `!= 0`, narrowing a float rounds to nearest even."""
+    """A value conversion with torch's meaning: float to int truncates, an integer of fewer bits has the low ones,
+    to bool is `!= 0`, narrowing a float rounds to nearest even."""
 
     element: DType
     x: Expr

@@ -23,7 +23,8 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix
-from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, const, fold
+from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, const
+from emmy.ir.kernel_ir import fold as folded
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
@@ -149,7 +150,7 @@ class Emitter:
             case loop.Apply(op, args):
                 made = tuple(map(self.value, args))
                 if v.dtype is dt.bool_ and self.place_in_run and all(isinstance(x, Const) for x in made):
-                    return fold(op, *made)
+                    return folded(op, *made)
                 return self._shared(v, Apply(op, made))
             case loop.Cast(element, x) | loop.Round(element, x):
                 narrow = Convert(element, self.value(x))
