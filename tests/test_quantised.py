@@ -13,7 +13,8 @@ from emmy.ir import loop_ir as loop
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.pipeline import Program, compile
 from emmy.runtime.build import build
-from emmy.tune.features import Census, features
+from emmy.tune.census import Census
+from emmy.tune.features import features
 from tests.corners import Corner
 from tests.quantised import LAYERS
 from tests.test_corners import assert_right_by_all_kinds

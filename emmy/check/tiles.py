@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from emmy.check.book import settle
 from emmy.check.programs import along, apply, constant, product, view
 from emmy.egraph.canonical import canonical
+from emmy.egraph.kernel_facts import facts
 from emmy.egraph.rulebook import hardware_rules, scope, targets
 from emmy.egraph.rulefile import CLASSES, PHASES
 from emmy.egraph.saturate import saturate
-from emmy.egraph.schedule import facts
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop

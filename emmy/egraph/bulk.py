@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from math import prod
 
@@ -97,5 +98,6 @@ def twist_facts(kernel: tile.Kernel) -> list[str]:
     return out
 
 
-def axes(of: frozenset[int]) -> str:
-    return f"(set-of {' '.join(map(str, sorted(of)))})" if of else "(set-empty)"
+def axes(of: Iterable[int]) -> str:
+    """A set of axes as a term."""
+    return f"(set-of {' '.join(map(str, items))})" if (items := sorted(of)) else "(set-empty)"

@@ -10,13 +10,12 @@ others with an illegal instruction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from emmy.instructions.arithmetic import spell
+from emmy.instructions.lanes import lane_by_lane
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
@@ -25,7 +24,6 @@ from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine, Step, Warp
-    from emmy.evaluate.tiles import Tile
     from emmy.instructions.window_copy import CopyWindows
 
 PIECE = 16      # bytes that a swizzle moves together
@@ -61,13 +59,6 @@ def tile_traffic(kernel: Kernel, name: str) -> float:
     return sum(m.bytes for m in kernel.maps if m.name == name) / kernel.block
 
 
-def each_lane(w: Warp, *values: Any) -> Iterator[tuple[int, ...]]:
-    """For each active lane: its number, and its integer of each of these."""
-    rows = [w.spread(v) for v in values]
-    for lane in np.flatnonzero(w.active_of(True)):
-        yield (int(lane), *(int(r[lane]) for r in rows))
-
-
 class PrefetchMap(Stmt):
     """The map is brought near, so that the first copy need not wait for it."""
 
@@ -84,24 +75,20 @@ class PrefetchMap(Stmt):
         return lambda w: None
 
 
-def tile_copies(s: CopyTile | CopyWindows, machine: Machine, tile: Tile, place: Sequence[Expr],
-                check: Callable[[Warp, int, Sequence[int]], None], read: Callable[[Any, Sequence[int]], Any]) -> Step:
-    """What a statement does whose active threads each ask for a tile: `check` faults unless one may begin at a place of shared memory with
-    these values of `place`, and `read` has its elements in the tensor's data."""
-    index, at, places = machine.value(s.index), machine.value(s.at), [machine.value(e) for e in place]
+def copies(s: CopyTile | CopyWindows | CopyBulk, machine: Machine, buffer: str, count: int, place: tuple[Expr, ...],
+           check: Callable[[Warp, int, Sequence[int]], None], read: Callable[[Any, Sequence[int]], Any]) -> Step:
+    """What a statement does whose active threads each ask for `count` elements of a global buffer: `check` faults unless they may begin at
+    a place of shared memory with these values of `place`, and `read` has them in the buffer's data."""
+    item = machine.kernel.types[buffer].bytes
 
-    def run(w: Warp) -> None:
-        outer = w.mask
-        for lane, start, barrier, *where in each_lane(w, index(w), at(w), *(c(w) for c in places)):
-            w.mask = np.arange(32) == lane
-            check(w, start, where)
-            phases = w.engine.barrier(w, s.barrier, barrier, w.mask, by_engine=True)
-            memory = w.engine.shared[s.target]
-            target, source = memory.engine_write(w, start, tile.count, lane), w.memory[tile.map.buffer]
-            source.meet(w, w.mask)
-            w.engine.fly(w, s, phases, tile.map.bytes, partial(memory.land, target, read(source.data, where)))
-        w.mask = outer
-    return run
+    def one(w: Warp, lane: int, start: int, barrier: int, *where: int) -> None:
+        check(w, start, where)
+        phases = w.engine.barrier(w, s.barrier, barrier, w.mask, by_engine=True)
+        memory, source = w.engine.shared[s.target], w.memory[buffer]
+        target = memory.engine_write(w, start, count, lane)
+        source.meet(w, w.mask)
+        w.engine.fly(w, s, phases, count * item, partial(memory.land, target, read(source.data, where)))
+    return lane_by_lane(machine, (s.index, s.at, *place), one)
 
 
 class CopyTile(Stmt):
@@ -133,8 +120,8 @@ class CopyTile(Stmt):
         from emmy.evaluate.tiles import Tile
 
         tile = Tile(machine.kernel, self.map)
-        return tile_copies(self, machine, tile, self.coordinates,
-                           lambda w, start, where: tile.check(w, self.target, start, where), tile.read)
+        return copies(self, machine, tile.map.buffer, tile.count, self.coordinates,
+                      lambda w, start, where: tile.check(w, self.target, start, where), tile.read)
 
     def traffic(self, kernel: Kernel) -> float:
         return tile_traffic(kernel, self.map)
@@ -175,26 +162,16 @@ class CopyBulk(Stmt):
     def meaning(self, machine: Machine) -> Step:
         from emmy.evaluate.machine import Fault
 
-        index, source, at = map(machine.value, (self.index, self.source, self.at))
-        item = machine.kernel.types[self.buffer].bytes
+        item, count = machine.kernel.types[self.buffer].bytes, self.count
 
-        def run(w: Warp) -> None:
-            outer = w.mask
-            for lane, start, first, barrier in each_lane(w, index(w), source(w), at(w)):
-                w.mask = np.arange(32) == lane
-                if start * item % PIECE or first * item % PIECE:
-                    raise Fault("alignment", f"a copy from element {first} of {self.buffer} to {start} of {self.target}; "
-                                             f"both begin at multiples of {PIECE} bytes", w.threads[lane])
-                phases = w.engine.barrier(w, self.barrier, barrier, w.mask, by_engine=True)
-                w.memory[self.buffer].meet(w, w.mask)
-                memory, data = w.engine.shared[self.target], w.memory[self.buffer].data
-                last = first + self.count - 1
-                if first < 0 or last >= len(data):
-                    raise Fault("bounds", f"elements {first} to {last} of {self.buffer}, which has {len(data)}", w.threads[lane])
-                place = memory.engine_write(w, start, self.count, lane)
-                w.engine.fly(w, self, phases, self.count * item, partial(memory.land, place, data[first:last + 1].copy()))
-            w.mask = outer
-        return run
+        def check(w: Warp, start: int, where: Sequence[int]) -> None:
+            (first,), length = where, len(w.memory[self.buffer].data)
+            if start * item % PIECE or first * item % PIECE:
+                raise Fault("alignment", f"a copy from element {first} of {self.buffer} to {start} of {self.target}; "
+                                         f"both begin at multiples of {PIECE} bytes", w.active(w.mask))
+            if first < 0 or first + count > length:
+                raise Fault("bounds", f"elements {first} to {first + count - 1} of {self.buffer}, which has {length}", w.active(w.mask))
+        return copies(self, machine, self.buffer, count, (self.source,), check, lambda data, where: data[where[0]:where[0] + count].copy())
 
     def traffic(self, kernel: Kernel) -> float:
         return self.count * kernel.types[self.buffer].bytes / kernel.block
@@ -224,23 +201,18 @@ class StoreTile(Stmt):
         from emmy.evaluate.machine import Fault
         from emmy.evaluate.tiles import Tile
 
-        tile, index = Tile(machine.kernel, self.map), machine.value(self.index)
-        coordinates = [machine.value(e) for e in self.coordinates]
+        tile = Tile(machine.kernel, self.map)
 
-        def run(w: Warp) -> None:
-            outer = w.mask
-            for lane, start, *where in each_lane(w, index(w), *(c(w) for c in coordinates)):
-                w.mask = np.arange(32) == lane
-                tile.check(w, self.source, start, where)
-                if min(where) < 0:
-                    raise Fault("bounds", f"a store of a tile of {self.map} at {tuple(where)}", w.threads[lane])
-                memory, place = w.engine.shared[self.source], slice(start, start + tile.count)
-                memory.engine_read(w, place, w.seen[lane], 1)
-                at, values = tile.written(memory.data[place], where)
-                w.memory[tile.map.buffer].put(w, at, values, lane)
-                w.stores.setdefault(lane, [[]])[-1].append(partial(memory.engine_done, w, place, lane))
-            w.mask = outer
-        return run
+        def one(w: Warp, lane: int, start: int, *where: int) -> None:
+            tile.check(w, self.source, start, where)
+            if min(where) < 0:
+                raise Fault("bounds", f"a store of a tile of {self.map} at {where}", w.active(w.mask))
+            memory, place = w.engine.shared[self.source], slice(start, start + tile.count)
+            memory.engine_read(w, place, w.seen[lane], 1)
+            at, values = tile.written(memory.data[place], where)
+            w.memory[tile.map.buffer].put(w, at, values, lane)
+            w.stores.setdefault(lane, [[]])[-1].append(partial(memory.engine_done, w, place, lane))
+        return lane_by_lane(machine, (self.index, *self.coordinates), one)
 
     def traffic(self, kernel: Kernel) -> float:
         return tile_traffic(kernel, self.map)
@@ -259,10 +231,9 @@ class CommitStores(Stmt):
         return ["emmy_commit_stores();"]
 
     def meaning(self, machine: Machine) -> Step:
-        def run(w: Warp) -> None:
-            for (lane,) in each_lane(w):
-                w.stores.setdefault(lane, [[]]).append([])
-        return run
+        def one(w: Warp, lane: int) -> None:
+            w.stores.setdefault(lane, [[]]).append([])
+        return lane_by_lane(machine, (), one)
 
 
 class WaitStores(Stmt):
@@ -282,14 +253,13 @@ class WaitStores(Stmt):
         return [f"emmy_wait_stores{'_read' * self.read}<{self.pending}>();"]
 
     def meaning(self, machine: Machine) -> Step:
-        def run(w: Warp) -> None:
-            for (lane,) in each_lane(w):
-                groups = w.stores.get(lane, [[]])
-                for group in groups[:max(0, len(groups) - 1 - self.pending)]:
-                    for done in group:
-                        done()
-                    group.clear()
-        return run
+        def one(w: Warp, lane: int) -> None:
+            groups = w.stores.get(lane, [[]])
+            for group in groups[:max(0, len(groups) - 1 - self.pending)]:
+                for done in group:
+                    done()
+                group.clear()
+        return lane_by_lane(machine, (), one)
 
 
 class FenceAsync(Stmt):

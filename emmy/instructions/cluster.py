@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from emmy.instructions.arithmetic import spell
+from emmy.instructions.lanes import lane_by_lane
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
@@ -93,18 +92,12 @@ class StoreCluster(Stmt):
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
     def meaning(self, machine: Machine) -> Step:
-        index, rank, value, at = map(machine.value, (self.index, self.rank, self.value, self.at))
         item = machine.kernel.types[self.buffer].bytes
 
-        def run(w: Warp) -> None:
-            outer = w.mask
-            places, ranks, values, barriers = (w.spread(e(w)) for e in (index, rank, value, at))
-            for lane in np.flatnonzero(w.active_of(True)):
-                w.mask = np.arange(32) == lane
-                peer = w.engine.peer(w, int(ranks[lane]))
-                phases = peer.barrier(w, self.barrier, barriers[lane], w.mask)
-                memory = peer.shared[self.buffer]
-                place = memory.engine_write(w, int(places[lane]), 1, int(lane), by_engine=False)
-                peer.fly(w, self, phases, item, partial(memory.land, place, values[lane]))
-            w.mask = outer
-        return run
+        def one(w: Warp, lane: int, index: int, rank: int, value: float, barrier: int) -> None:
+            peer = w.engine.peer(w, rank)
+            phases = peer.barrier(w, self.barrier, barrier, w.mask)
+            memory = peer.shared[self.buffer]
+            place = memory.engine_write(w, index, 1, lane, by_engine=False)
+            peer.fly(w, self, phases, item, partial(memory.land, place, value))
+        return lane_by_lane(machine, (self.index, self.rank, self.value, self.at), one)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from emmy.instructions.arithmetic import spell
-from emmy.instructions.bulk_copy import check_tile, tile_copies, tile_traffic
+from emmy.instructions.bulk_copy import check_tile, copies, tile_traffic
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
@@ -58,9 +58,9 @@ class CopyWindows(Stmt):
         from emmy.evaluate.tiles import WindowTile
 
         tile, rank = WindowTile(machine.kernel, self.map), len(self.coordinates)
-        return tile_copies(self, machine, tile, (*self.coordinates, *self.offsets),
-                           lambda w, start, where: tile.check_windows(w, self.target, start, where[:rank], where[rank:]),
-                           lambda data, where: tile.windows(data, where[:rank], where[rank:]))
+        return copies(self, machine, tile.map.buffer, tile.count, (*self.coordinates, *self.offsets),
+                      lambda w, start, where: tile.check_windows(w, self.target, start, where[:rank], where[rank:]),
+                      lambda data, where: tile.windows(data, where[:rank], where[rank:]))
 
     def traffic(self, kernel: Kernel) -> float:
         return tile_traffic(kernel, self.map)

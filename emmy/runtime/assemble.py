@@ -8,7 +8,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Kernel, TensorMap
 from emmy.runtime.plan import Buffer, Launch, Plan, Role
 from emmy.tune.beside import read_again
-from emmy.tune.features import Census
+from emmy.tune.census import Census
 from emmy.tune.operations import operations
 
 if TYPE_CHECKING:

@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 from emmy.egraph.forest import Forest
 from emmy.egraph.problem import bodies, outline, problem
+from emmy.egraph.rows import FORMS
 from emmy.egraph.rulefile import Rule
-from emmy.egraph.schedule import FORMS, saturated, schedules
+from emmy.egraph.schedule import saturated, schedules
 from emmy.egraph.terms import Region
 from emmy.egraph.trees import Tree
 from emmy.egraph.why_not import Reason, why_not
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
+from emmy.tune.census import Census
 from emmy.tune.choose import Rows, Scheduled
-from emmy.tune.features import Census, features
+from emmy.tune.features import features
 from extract import cost, partition
 
 

@@ -11,7 +11,8 @@ from emmy.egraph.rulebook import hardware_rules, scope
 from emmy.egraph.schedule import schedules
 from emmy.errors import EmmyError
 from emmy.ir import tile_ir as tile
-from emmy.tune.features import Census, features
+from emmy.tune.census import Census
+from emmy.tune.features import features
 from extract import cost
 from extract.cost import Features
 from extract.grouping import grouped

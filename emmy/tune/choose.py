@@ -19,8 +19,9 @@ from emmy.ir.loop_ir import Value
 from emmy.lower import loop_to_tile
 from emmy.tune import pins as pinning
 from emmy.tune.beside import Launch, Launcher
+from emmy.tune.census import Census
 from emmy.tune.evidence import Evidence
-from emmy.tune.features import Census, features
+from emmy.tune.features import features
 from extract import cost, hardware, partition
 
 ALONE = "alone"     # PLACE=alone, pinned: every kernel has a launch of its own

@@ -3,130 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
-from functools import cache, cached_property, lru_cache
 from math import ceil, prod
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
-from emmy.ir.operators import OPERATORS, TWISTS
-from emmy.lower.tile_to_kernel.address import LONG, by_runs, repeats, stride, usual_step
 from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.fold import ahead
-from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels
-from emmy.lower.tile_to_kernel.shared_keys import seen_by
-from emmy.lower.tile_to_kernel.untwist import untwisted
+from emmy.lower.tile_to_kernel.held import Kept, stages
+from emmy.tune.census import SECTOR, Census, Part, element_bytes, fold_slots, in_flight, slots, width_of
 from emmy.tune.features_rows import kept_row, resident, scan, staged_rows, strip, window
 from emmy.tune.tensor_features import tensor_contraction
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
 from extract.cost import Features
-
-SECTOR = 32       # bytes that one access moves at least
-
-
-class Census:
-    """The values of a kernel: how often each is computed when it is computed once for each setting of the axes in scope."""
-
-    def __init__(self, kernel: tile.Kernel):
-        self.kernel = kernel
-        self.extents = kernel.extents
-        self.tensors = {t.name: t for t in kernel.tensors}
-        self.free = tile.free_axes(kernel.roots)
-        self.written = sum(prod(t.shape) * t.element.bytes for t in kernel.outputs)
-        self.dram = sum(self.touched().values()) + self.written
-
-    def size(self, axes: Iterable[int]) -> int:
-        return self.box(frozenset(axes))
-
-    @cache  # noqa: B019  a census lives as long as the choice of one kernel's row
-    def box(self, axes: frozenset[int]) -> int:
-        return prod(self.extents[a] for a in axes)
-
-    def touched(self) -> dict[str, float]:
-        """Bytes of each tensor that are read at all."""
-        out: dict[str, float] = {}
-        for v in self.free:
-            if isinstance(v, loop.Load):
-                t = self.tensors[v.tensor]
-                out[v.tensor] = max(out.get(v.tensor, 0), min(prod(t.shape), self.size(self.free[v])) * t.element.bytes)
-        return out
-
-    @cache  # noqa: B019
-    def slots(self, roots: tuple[Value, ...], *always: int) -> float:
-        """Instruction slots of all threads for `roots`, each value once for each setting of its axes and of `always`; folds below are
-        not entered."""
-        return sum(slots(v) * self.size(self.free[v] | set(always)) for v in loop.walk(roots))
-
-    @cache  # noqa: B019
-    def loads(self, roots: tuple[Value, ...]) -> list[loop.Load]:
-        return [v for v in loop.walk(roots) if isinstance(v, loop.Load)]
-
-    @cache  # noqa: B019
-    def stride(self, load: loop.Load, axis: int) -> int | None:
-        return stride(self.kernel, load, axis)
-
-    def sectors(self, load: loop.Load, lane: int, width: int) -> float:
-        """Bytes that one element of a load moves when neighbouring threads are neighbours along axis `lane`."""
-        step, size = self.stride(load, lane), self.tensors[load.tensor].element.bytes
-        if step == 0:
-            return size / 8
-        if each := repeats(self.kernel, load, lane, width):
-            return size / each
-        if (each := self.alike(load, lane, width)) > 1:
-            return size / each
-        # element by element, neighbouring threads are `width` elements apart
-        return min(SECTOR, size * max(1, abs(usual_step(self.kernel, load, lane) if step is None else step) * width))
-
-    @cache  # noqa: B019
-    def alike(self, value: Value, axis: int, width: int) -> int:
-        """How many neighbours along `axis` a thread that walks it in runs of `width` computes `value` once for."""
-        return width if width > LONG and axis in self.free[value] and by_runs(self.kernel, (value,), axis, width) else 1
-
-    @cache  # noqa: B019
-    def position(self, value: Value, axis: int) -> Value:
-        return at_position(value, axis)
-
-    def seen_by(self, schedule: tile.Schedule) -> Census:
-        """That of the kernel that has the axes of a schedule."""
-        kernel = seen_by(self.kernel, schedule)
-        return self if kernel is self.kernel else _census(kernel)
-
-    @cache  # noqa: B019
-    def kept(self, columns: tuple[int, ...]) -> Kept:
-        """What a row in registers computes once, by position."""
-        return kept(self.kernel, columns)
-
-    def asked(self, roots: tuple[Value, ...], axis: int, known: Container[Value]) -> list[Value]:
-        """The values that computing `roots` asks for, those at a `known` position of `axis` being there already."""
-        seen: dict[Value, None] = {}
-        stack = list(roots)
-        while stack:
-            v = stack.pop()
-            if v not in seen and not (known and axis in self.free[v] and self.position(v, axis) in known):
-                seen[v] = None
-                stack.extend(v.operands)
-        return list(seen)
-
-    @cached_property
-    def untwisted(self) -> Census:
-        """Of the kernel with its softmax folds taken apart."""
-        return Census(untwisted(self.kernel))
-
-    @cached_property
-    def levels(self) -> list[list[tile.Fold]]:
-        return levels(self.kernel)
-
-
-def slots(v: Value) -> float:
-    """Instruction slots of one value."""
-    return OPERATORS[v.op].flops if isinstance(v, loop.Apply) else 1 if isinstance(v, loop.Load | loop.Cast | loop.Round) else 0
-
-
-@lru_cache(maxsize=8)
-def _census(kernel: tile.Kernel) -> Census:
-    return Census(kernel)
 
 
 def features(census: Census, schedule: tile.Schedule) -> Features:
@@ -144,24 +34,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     return forms[schedule.form](census.seen_by(schedule), schedule)
 
 
-def fold_slots(census: Census, f: tile.Fold) -> float:
-    """Slots of combining: one an element for a reduce (none where a product precedes a sum: they are one multiply-add), more for a
-    twist."""
-    n = census.size(f.span | {f.axis})
-    if f.kind == "twist":
-        score = census.size(census.free[f.lifts[0]] | {f.axis})
-        each, values = TWISTS[f.recipe].pivot + TWISTS[f.recipe].weight + 4.2, f.lifts[1:]
-        return each * score + sum(census.size(census.free[x] | census.free[f.lifts[0]] | {f.axis}) for x in values)
-    fused = f.recipe == "add" and isinstance(f.lifts[0], loop.Apply) and f.lifts[0].op == "mul"
-    return 0 if fused else n
-
-
-def _width(row: tile.Row) -> int:
-    return int(row.tile.removeprefix("v") or 1) if not row.tile or row.tile.startswith("v") else 1
-
-
 def _map(census: Census, schedule: tile.Schedule) -> Features:
-    kernel, width = census.kernel, _width(schedule.row)
+    kernel, width = census.kernel, width_of(schedule.row)
     outer = kernel.outer
     elements = census.size(outer)
     outputs = len(kernel.outputs)
@@ -185,21 +59,10 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
                     steps, 0, in_flight(census, width) * max(len(loads), 1))
 
 
-def element_bytes(census: Census) -> int:
-    """Bytes of the smallest element that the kernel touches."""
-    return min((t.element.bytes for t in (*census.kernel.tensors, *census.kernel.outputs)), default=4)
-
-
-def in_flight(census: Census, width: int) -> float:
-    """Bytes of one access of a thread that count as under way: one of more than 16 bytes is several, each of half a sector or less."""
-    size = width * element_bytes(census)
-    return size if size <= 16 else 8
-
-
 def _fold(census: Census, schedule: tile.Schedule) -> Features:
     how, _, apart = schedule.row.reduce.partition("/")
     census = census.untwisted if apart else census
-    kernel, row, width = census.kernel, schedule.row, _width(schedule.row)
+    kernel, row, width = census.kernel, schedule.row, width_of(schedule.row)
     team = 32 if how == "warp" else row.threads
     rows = census.size(schedule.rows)
     held = census.kept(schedule.columns) if row.stage == "reg" else Kept({})
@@ -209,28 +72,19 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held.stages else 0.0
     runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
     many = 1 if held.stages else ahead(kernel, width, runs)
-    met: set[Value] = set()
-    known: set[Value] = set()
     together = {f for level in census.levels for f in level}
-    stages: list[list[tuple[tuple[Value, ...], int, tuple[int, ...]]]] = [
-        [(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together]
-    ]
-    stages += [[(f.lifts, f.axis, (f.axis,)) for f in level] for level in census.levels]
-    stages.append([(kernel.results, column, kernel.outer)])
-    for stage in stages:
-        found: set[Value] = set()
-        for roots, axis, scope in stage:
-            for v in census.asked(roots, axis, known):
-                work += slots(v) * census.size(census.free[v] | {*schedule.rows, *scope}) / census.alike(v, axis, width)
-                found.add(census.position(v, axis))
-                if isinstance(v, loop.Load):
-                    over = {axis} & set(kernel.extents) if stage is not stages[-1] else set[int]()
-                    moved = census.size(census.free[v] | {*schedule.rows} | over) * census.sectors(v, axis, width)
-                    l1 += moved
-                    work += 0 if held.stages else 2 * census.size(census.free[v] | {*schedule.rows} | over) / width      # to ask for it
-                    reread += moved if census.position(v, axis) in met else 0
-        met |= found
-        known |= held.stages.keys() & met
+    inside = [Part(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together]
+    order = [inside, *census.stages(()), [Part(kernel.results, column, kernel.outer)]]
+    first: dict[Value, int] = {}        # the stage that asks for a position first
+    for k, part, v, n in census.walk(order, schedule.rows, held.stages):
+        work += slots(v) * n / census.alike(v, part.axis, width)
+        if isinstance(v, loop.Load):
+            along = {part.axis} & set(kernel.extents) if k < len(order) - 1 else set[int]()
+            read = census.size(census.free[v] | along.union(schedule.rows))
+            moved = read * census.sectors(v, part.axis, width)
+            l1 += moved
+            work += 0 if held.stages else 2 * read / width      # to ask for it
+            reread += moved if first.setdefault(census.position(v, part.axis), k) < k else 0
     for k, level in enumerate(census.levels):
         passes = max(ceil(kernel.extents[f.axis] / (team * width)) for f in level)
         steps += (k == 0) * (1 + 0.01 * passes) if held.stages else passes * (1 / many + 0.02)
@@ -275,7 +129,7 @@ def _transpose(census: Census, schedule: tile.Schedule) -> Features:
 
 
 def _cross(census: Census, schedule: tile.Schedule) -> Features:
-    kernel, row, width = census.kernel, schedule.row, _width(schedule.row)
+    kernel, row, width = census.kernel, schedule.row, width_of(schedule.row)
     down, across = map(int, re.findall(r"\d+", row.work))
     lanes, (axis,) = (*schedule.batch, *schedule.rows), schedule.rows
     points, columns = census.size(lanes), census.size(schedule.columns)
@@ -301,8 +155,7 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
     met: set[Value] = set()
     reread = 0.0
-    written = [(kernel.results, a) for a in schedule.columns[-1:]]
-    for stage in [*([(f.lifts, f.axis) for f in level] for level in census.levels), written]:
+    for stage in stages(kernel, schedule.columns[-1:]):
         here = {(census.position(v, a), v, a) for roots, a in stage for v in census.loads(roots) if a in census.free[v]}
         reread += sum(census.size({*lanes, a} & census.free[v]) * census.sectors(v, axis, width) for p, v, a in here if p in met)
         met |= {p for p, _, _ in here}

@@ -4,51 +4,62 @@ strips in shared memory (`strip`), of scans by blocks (`scan`), and of windows (
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable, Mapping
 from math import ceil, prod
-from typing import TYPE_CHECKING
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel.address import by_runs, usual_step
 from emmy.lower.tile_to_kernel.cross import meeting
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
 from emmy.lower.tile_to_kernel.window import vectors, written_out
+from emmy.tune.census import SECTOR, Census, fold_slots, in_flight, slots, width_of
 from extract.cost import Features
 
-if TYPE_CHECKING:
-    from emmy.tune.features import Census
+
+def walked(census: Census, columns: tuple[int, ...], scope: Iterable[int], held: Mapping[loop.Load, float], each: float, width: int,
+           lane: int | None = None, runs: bool = False, kept: Container[Value] = ()) -> tuple[float, float, float]:
+    """Slots, words of shared memory, and bytes that all threads ask of the first-level cache, in walking the stages for each point of
+    `scope`.
+
+    An element of a load takes so many words of shared memory if it is `held`; others are read by neighbours along `lane`, or along the
+    axis that is walked.  To walk an element takes `each` slots.  With `runs`, what is alike along a run of `width` is read once.
+    """
+    work = shared = l1 = 0.0
+    stages = census.stages(columns)
+    for _, part, v, n in census.walk(stages, scope, kept):
+        alike = runs and isinstance(v, loop.Load) and by_runs(census.kernel, (v,), part.axis, width)
+        work += slots(v) * n / (width if alike else 1)
+        if isinstance(v, loop.Load) and v in held:
+            shared += n * held[v]
+        elif isinstance(v, loop.Load):
+            l1 += n / width * v.element.bytes if alike else n * census.sectors(v, part.axis if lane is None else lane, width)
+    elements = sum(census.size({*scope, part.axis}) for stage in stages for part in stage)
+    return work + each * elements, shared, l1
+
+
+def held_loads(census: Census, lane: int | None, columns: tuple[int, ...]) -> tuple[dict[loop.Load, float], int]:
+    """The words of shared memory that each load takes of those that stay there, and the bytes of all at one position."""
+    found = strip_loads(census.kernel, lane, columns)
+    size = found[0][0].element.bytes
+    return {v: size / 4 for v, _ in found}, size * len({census.position(v, a) for v, a in found})
 
 
 def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     """What a kernel does whose blocks hold whole rows in shared memory, its softmax folds taken apart."""
-    from emmy.tune.features import fold_slots, slots
-
     census = census.untwisted
     kernel = census.kernel
     rows, lanes = map(int, re.findall(r"\d+", schedule.row.work))
     length = kernel.extents[census.levels[0][0].axis]
     passes, count = ceil(length / lanes), census.size(schedule.rows)
     kept = census.kept(schedule.columns) if passes <= HELD else None
-    held = {v for v, _ in row_tensors(kernel, schedule.rows, schedule.columns)}
+    held = {v: 1.0 for v, _ in row_tensors(kernel, schedule.rows, schedule.columns)}
     bytes_ = sum({v.tensor: v.element.bytes for v in held}.values())
-    work = shared = l1 = joins = 0.0
-    known: set[loop.Value] = set()
-    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, a)] for a in schedule.columns]
-    for stage in stages:
-        found: set[loop.Value] = set()
-        for roots, axis in stage:
-            for v in census.asked(roots, axis, known):
-                n = census.size(census.free[v] | {*schedule.rows, axis})
-                work += slots(v) * n
-                shared += n if v in held else 0
-                l1 += n * census.sectors(v, axis, 1) if isinstance(v, loop.Load) and v not in held else 0
-                found.add(census.position(v, axis))
-            work += 3 * count * length      # walking the row
-        known |= found & kept.stages.keys() if kept else set()
-    for level in census.levels:
-        joins += len(level) * (0.3 if lanes <= 32 else 1.5)
+    work, shared, l1 = walked(census, schedule.columns, schedule.rows, held, 3, 1, kept=kept.stages if kept else ())
+    joins = sum(len(level) * (0.3 if lanes <= 32 else 1.5) for level in census.levels)
     for f in kernel.folds:
         work += fold_slots(census, f) + lanes * count * 2 * lanes.bit_length() * len(f.state)
     copied = count * length * bytes_
@@ -56,7 +67,8 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     work += (copied + written) / 4
     shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
     registers = 32 + (kept.most * passes if kept else 0)
-    walking = 0.04 * passes * len(stages) if kept is None else 0.0      # element after element, each waiting for its own
+    stages = len(census.levels) + len(schedule.columns)
+    walking = 0.04 * passes * stages if kept is None else 0.0           # element after element, each waiting for its own
     dram = census.dram * (1.0 if schedule.columns else 1.05)            # what is read once gains nothing by the detour
     return Features(dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
                     rows * length * bytes_ + 1024, 1.5 + walking, joins + 1, bytes_ * length / lanes)
@@ -64,40 +76,23 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
 
 def kept_row(census: Census, schedule: tile.Schedule) -> Features:
     """What a kernel does whose blocks hold one row each in shared memory, its softmax folds taken apart."""
-    from emmy.tune.features import fold_slots, slots
-
     census = census.untwisted
-    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
-    count = census.size(schedule.rows)
-    held = {v: census.position(v, a) for v, a in strip_loads(kernel, None, schedule.columns)}
-    length, size = kernel.extents[census.levels[0][0].axis], next(iter(held)).element.bytes
-    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, a)] for a in schedule.columns]
-    work = shared = l1 = 0.0
-    for stage in stages:
-        for roots, axis in stage:
-            for v in census.asked(roots, axis, ()):
-                n = census.size(census.free[v] | {*schedule.rows, axis})
-                alike = isinstance(v, loop.Load) and by_runs(kernel, (v,), axis, width)     # once a run, not once an element
-                work += slots(v) * n / (width if alike else 1)
-                if v in held:
-                    shared += n * size / 4
-                elif isinstance(v, loop.Load):
-                    l1 += n / width * v.element.bytes if alike else n * census.sectors(v, axis, width)
-            work += count * length * 6 / width
+    kernel, threads, width, columns = census.kernel, schedule.row.threads, width_of(schedule.row), schedule.columns
+    count, length = census.size(schedule.rows), kernel.extents[census.levels[0][0].axis]
+    held, size = held_loads(census, None, columns)
+    work, shared, l1 = walked(census, columns, schedule.rows, held, 6 / width, width, runs=True)
     for f in kernel.folds:
         work += fold_slots(census, f) + threads * count * 2 * (5 + (threads // 32).bit_length()) * len(f.state)
-    copied = count * length * size * len(set(held.values()))
+    copied = count * length * size
     joins, passes = sum(1.5 * len(level) for level in census.levels), ceil(length / (threads * width))
-    walking = 0.05 * passes * len(stages)
+    walking = 0.05 * passes * (len(census.levels) + len(columns))
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work + copied / 4, shared + copied / 4, count, threads, 40,
-                    length * size * len(set(held.values())) + 1024, 2.0 + walking, joins, 16 * min(passes, 8))
+                    length * size + 1024, 2.0 + walking, joins, 16 * min(passes, 8))
 
 
 def window(census: Census, schedule: tile.Schedule) -> Features:
     """What a map over windows does: a thread computes each value of its run once, and reads most of a line as vectors."""
-    from emmy.tune.features import SECTOR, slots
-
-    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    kernel, threads, width = census.kernel, schedule.row.threads, width_of(schedule.row)
     flat = written_out(kernel, width)
     runs, together = prod(flat.shape), vectors(flat)
     inside = {load for v in together for load, _ in v.places}
@@ -115,26 +110,13 @@ def window(census: Census, schedule: tile.Schedule) -> Features:
 
 def strip(census: Census, schedule: tile.Schedule) -> Features:
     """What a fold across lanes does whose blocks or clusters hold all of the folded axis in shared memory, softmax folds taken apart."""
-    from emmy.tune.features import fold_slots, slots
-
     census = census.untwisted
     kernel = census.kernel
     down, across, width = map(int, re.findall(r"\d+", f"{schedule.row.work.partition('/')[0]} {schedule.row.tile}"))
     (lane,), (column,), cluster = schedule.rows, schedule.columns, schedule.row.cluster
     lanes, length = census.size((*schedule.batch, lane)), kernel.extents[column]
-    held = {v: census.position(v, a) for v, a in strip_loads(kernel, lane, schedule.columns)}
-    size = next(iter(held)).element.bytes
-    stages = [[(f.lifts, f.axis) for f in level] for level in census.levels] + [[(kernel.results, column)]]
-    work = shared = l1 = 0.0
-    for roots, axis in (root for stage in stages for root in stage):
-        for v in census.asked(roots, axis, ()):
-            n = census.size(census.free[v] | {*schedule.batch, lane, axis})
-            work += slots(v) * n
-            if v in held:
-                shared += n * size / 4
-            elif isinstance(v, loop.Load):
-                l1 += n * census.sectors(v, lane, width)
-        work += lanes * length * 6 / width
+    held, size = held_loads(census, lane, schedule.columns)
+    work, shared, l1 = walked(census, schedule.columns, (*schedule.batch, lane), held, 6 / width, width, lane)
     parts, blocks = meeting(down, across), ceil(lanes / (across * width)) * cluster
     states = sum(x.bytes for level in census.levels for f in level for x in f.state)
     for f in kernel.folds:
@@ -144,11 +126,12 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
         work += fold_slots(census, f) + blocks * down * across * width * len(f.state) * (exchanges + joining)
         shared += blocks * down * across * width * len(f.state) * joining
     elements = lanes * length
-    copied, written = elements * size * len(set(held.values())), elements * sum(t.element.bytes for t in kernel.outputs)
-    strip_bytes = ceil(length / cluster) * across * width * size * len(set(held.values()))
+    copied, written = elements * size, elements * sum(t.element.bytes for t in kernel.outputs)
+    strip_bytes = ceil(length / cluster) * across * width * size
     shared_bytes = strip_bytes + states * across * width * (parts * (parts > 1) if cluster == 1 else parts + cluster + 1)
     shared_bytes += 16 * ceil(len(census.levels) / 2) * (cluster > 1)
-    line = 1 + (30 / (across * width * size)) ** 3          # lines of a sector and less take the time of longer ones
+    # lines of a sector and less take the time of longer ones
+    line = 1 + (30 / (across * width * next(iter(held)).element.bytes)) ** 3
     # nothing moves while the only block of a multiprocessor folds
     alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)
     steps, joins = (2.0, 3) if cluster == 1 else (3.5, 8)
@@ -159,24 +142,12 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
 
 def resident(census: Census, schedule: tile.Schedule) -> Features:
     """What a fold does whose row stays in the shared memory of a block or a cluster."""
-    from emmy.tune.features import fold_slots, slots
-
     row, (column,) = schedule.row, schedule.columns
     census = census.untwisted if row.reduce.endswith("/apart") else census
-    kernel, width, cluster = census.kernel, int(row.tile.removeprefix("v")), row.cluster
+    kernel, width, cluster = census.kernel, width_of(row), row.cluster
     rows, length = census.size(schedule.rows), kernel.extents[column]
-    held = {v: census.position(v, a) for v, a in strip_loads(kernel, None, schedule.columns)}
-    size = next(iter(held)).element.bytes * len(set(held.values()))
-    work = shared = l1 = 0.0
-    for roots, axis in [*((f.lifts, f.axis) for level in census.levels for f in level), (kernel.results, column)]:
-        for v in census.asked(roots, axis, ()):
-            n = census.size(census.free[v] | {*schedule.rows, axis})
-            work += slots(v) * n
-            if v in held:
-                shared += n * v.element.bytes / 4
-            elif isinstance(v, loop.Load):
-                l1 += n * census.sectors(v, axis, width)
-        work += 6 * rows * length / width
+    held, size = held_loads(census, None, schedule.columns)
+    work, shared, l1 = walked(census, schedule.columns, schedule.rows, held, 6 / width, width)
     blocks, warps = rows * cluster, row.threads // 32 * cluster
     for f in kernel.folds:
         merges = (5 + ceil(warps / 32) + min(warps, 32).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
@@ -190,9 +161,7 @@ def resident(census: Census, schedule: tile.Schedule) -> Features:
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:
     """What a scan by the threads of a block does: tile after tile, a barrier each."""
-    from emmy.tune.features import in_flight, slots
-
-    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    kernel, threads, width = census.kernel, schedule.row.threads, width_of(schedule.row)
     if schedule.row.stage == "lookback":
         return look_back(census, schedule)
     (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
@@ -214,9 +183,7 @@ def scan(census: Census, schedule: tile.Schedule) -> Features:
 
 def look_back(census: Census, schedule: tile.Schedule) -> Features:
     """What a scan does whose tiles have a block each: one read and one write, a look at the tiles before, and three barriers."""
-    from emmy.tune.features import in_flight, slots
-
-    kernel, threads, width = census.kernel, schedule.row.threads, int(schedule.row.tile.removeprefix("v") or 1)
+    kernel, threads, width = census.kernel, schedule.row.threads, width_of(schedule.row)
     (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
     elements, rounds = census.size(kernel.outer), 1024 // threads
     blocks = elements // length * ceil(length / (1024 * width))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.tune.features import Census, fold_slots, slots
+from emmy.tune.census import Census, fold_slots, slots
 
 
 def operations(kernel: tile.Kernel) -> float:

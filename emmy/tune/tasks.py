@@ -14,7 +14,8 @@ from emmy.evaluate.points import imagine
 from emmy.ir import tile_ir as tile
 from emmy.runtime.arrays import element_of, to_numpy
 from emmy.tune.candidate import Candidate, Problem, candidate, problem
-from emmy.tune.features import Census, features
+from emmy.tune.census import Census
+from emmy.tune.features import features
 from extract import cost
 from extract.cost import Features
 from extract.hardware import Hardware

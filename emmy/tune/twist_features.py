@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from math import ceil
-from typing import TYPE_CHECKING
 
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
@@ -12,10 +11,8 @@ from emmy.ir.operators import OPERATORS
 from emmy.lower.tile_to_kernel.hopper_softmax import scaled
 from emmy.lower.tile_to_kernel.hopper_twist import order, tiling
 from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
+from emmy.tune.census import Census, slots
 from extract.cost import Features
-
-if TYPE_CHECKING:
-    from emmy.tune.features import Census
 
 A_SCORE = {1: 13.5, 2: 11.6, 3: 10.2}    # slots, by groups that multiply: maximum, exponent (an eighth of the rate), sum, half a rounding
 A_LOAD = 11.0                           # slots of a load for each score
@@ -50,8 +47,6 @@ def warpgroup_twist(census: Census, schedule: tile.Schedule) -> Features:
 
 def tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' twist under a row of warps that multiply on their own."""
-    from emmy.tune.features import slots
-
     kernel = census.kernel
     p, fm, fn, stages = map(int, re.findall(r"w(\d+).*/f(\d+)x(\d+).*d(\d+)", str(schedule.row))[0])
     m, c, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))

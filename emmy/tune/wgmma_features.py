@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import ceil, prod
-from typing import TYPE_CHECKING
 
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.hopper import tiling
 from emmy.lower.tile_to_kernel.staging import factors
+from emmy.tune.census import Census
 from extract.cost import BULK_SHARE, Features
-
-if TYPE_CHECKING:
-    from emmy.tune.features import Census
 
 START_US = 1.7      # barriers, maps, the last boxes
 FILL_US = 8e-6      # a byte of the first stage

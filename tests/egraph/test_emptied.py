@@ -10,8 +10,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from emmy.egraph import rulebook, schedule
+from emmy.egraph.kernel_facts import facts
 from emmy.egraph.rulebook import EGraph, emptied, hardware_rules, scope
-from emmy.egraph.schedule import facts, schedules
+from emmy.egraph.schedule import schedules
 from emmy.errors import EmmyError
 from emmy.ir import tile_ir as tile
 from emmy.pipeline import compile

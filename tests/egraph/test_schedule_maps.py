@@ -12,7 +12,8 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax
 from emmy.lower.tile_to_kernel import lower
-from emmy.tune.features import Census, features
+from emmy.tune.census import Census
+from emmy.tune.features import features
 from extract import cost, hardware
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, tensors, total
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emmy.egraph.schedule import FORMS, PREMISES, schedules
+from emmy.egraph.rows import FORMS
+from emmy.egraph.schedule import PREMISES, schedules
 from emmy.ir.node import IRError
 from emmy.ir.tile_ir import ROW_FIELDS, Row, parse_row
 from emmy.pipeline import compile_snippet

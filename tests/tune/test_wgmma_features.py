@@ -12,7 +12,8 @@ from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir
 from emmy.ir import tile_ir as tile
 from emmy.lower.tile_to_kernel import hopper, lower
-from emmy.tune.features import Census, features
+from emmy.tune.census import Census
+from emmy.tune.features import features
 from extract import cost, hardware
 from tests.lower.tile_to_kernel.forms import schedule
 from tests.lower.tile_to_kernel.test_contraction import matmul

@@ -34,7 +34,7 @@ from emmy.lower.tile_to_kernel import strip
 from emmy.lower.tile_to_kernel.cluster import Exchange, join_blocks
 from emmy.lower.tile_to_kernel.finish import finish, store, store_run
 from emmy.lower.tile_to_kernel.fold import by_extent
-from emmy.lower.tile_to_kernel.held import levels
+from emmy.lower.tile_to_kernel.held import levels, stages
 from emmy.lower.tile_to_kernel.lanes import WARP
 from emmy.lower.tile_to_kernel.register_tile import parts
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, neutral
@@ -143,7 +143,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
 
 def axes_walked(kernel: tile.Kernel, columns: Sequence[int]) -> list[int]:
     """The axes that threads of a lane share out: of folds that they run together, and of what they write."""
-    return [*(f.axis for level in levels(kernel) for f in level), *columns]
+    return [a for stage in stages(kernel, tuple(columns)) for _, a in stage]
 
 
 def meeting(down: int, across: int) -> int:

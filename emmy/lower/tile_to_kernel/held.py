@@ -36,6 +36,12 @@ def levels(kernel: tile.Kernel) -> list[list[tile.Fold]]:
     return [[f for f in together if depth[f.name] == d] for d in sorted({depth[f.name] for f in together})]
 
 
+def stages(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[list[tuple[tuple[Value, ...], int]]]:
+    """What the threads compute one stage after the other, with the axis that is walked: the lifts of each level's folds, then the results
+    along the columns."""
+    return [*([(f.lifts, f.axis) for f in level] for level in levels(kernel)), [(kernel.results, a) for a in columns]]
+
+
 class Kept(NamedTuple):
     """For each value that is kept, by position: the stage that computes it, and the last that asks for it."""
 
@@ -50,11 +56,9 @@ class Kept(NamedTuple):
 @lru_cache(maxsize=1 << 12)
 def kept(kernel: tile.Kernel, columns: tuple[int, ...]) -> Kept:
     """What the stages of `kernel` have in common where the result is written along `columns`."""
-    stages = [[(f.lifts, f.axis) for f in level] for level in levels(kernel)]
-    stages += [[(kernel.results, a) for a in columns]]
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
-    for t, stage in enumerate(stages):
+    for t, stage in enumerate(stages(kernel, columns)):
         met: list[Value] = []
         for roots, axis in stage:
             free = tile.free_axes(roots)

@@ -32,17 +32,14 @@ from emmy.instructions import (
     CommitProducts,
     DeclareArray,
     ExpectBytes,
-    FenceAsync,
     FenceBarriers,
     FenceProducts,
     For,
     If,
     InitBarrier,
     MultiplyWarpgroup,
-    NamedBarrier,
     PrefetchMap,
     SetElement,
-    SetRegisters,
     WaitBarrier,
     WaitProducts,
 )
@@ -50,29 +47,26 @@ from emmy.instructions.mma import depth as k_of
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
+from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
-from emmy.lower.tile_to_kernel.hopper_operand import Operand
+from emmy.lower.tile_to_kernel.hopper_operand import Operand, Stages, clear
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, counted, products
+from emmy.lower.tile_to_kernel.warpgroups import WARPS, Groups, Ring
 
-GROUP, WARPS = 128, 4           # threads and warps that multiply together
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
 
-class Tiling(NamedTuple):
+class Tiling(Groups):
     """A row as numbers: groups that multiply; tiles of each by rows, columns of an instruction, tiles by columns; elements of the folded
     axis a stage; stages; rows of tiles that are taken together; blocks, 0 for one a tile; type of the operands."""
 
-    groups: int
-    rows: int
     wide: int
     columns: int
     depth: int
@@ -82,9 +76,8 @@ class Tiling(NamedTuple):
     element: DType
 
     @property
-    def line(self) -> int:
-        """Elements of a line of a swizzled box."""
-        return maps.BYTES // self.element.bytes
+    def ring(self) -> Stages:
+        return Stages(self.depth, self.stages, self.element)
 
     @property
     def apart(self) -> bool:
@@ -92,17 +85,8 @@ class Tiling(NamedTuple):
         return self.element.bytes == 1
 
     @property
-    def height(self) -> int:
-        return 64 * self.groups * self.rows
-
-    @property
     def width(self) -> int:
         return self.wide * self.columns
-
-    @property
-    def threads(self) -> int:
-        return GROUP * (self.groups + 1)
-
 
 def tiling(row: tile.Row) -> Tiling:
     """The numbers of a row; IRError if it is not one of this form."""
@@ -115,23 +99,13 @@ def tiling(row: tile.Row) -> Tiling:
     wide, deep, element, rows, columns, depth = cover.groups()
     out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
                  dt.named(element))
-    lines = out.depth // out.line
-    if min(out[:-2]) < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or out.depth % out.line or lines > (1 if out.apart else 4) or (
+    lines, rest = divmod(out.depth, out.ring.line)
+    least = min(out.groups, out.rows, out.wide, out.columns, out.depth, out.stages, out.together)
+    if least < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or rest or lines > (1 if out.apart else 4) or (
             out.stages < 2 or int(deep) != k_of(out.element)):
         raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s and as deep as 32 bytes, "
                       "a depth of 1 to 4 times 128 bytes (128 elements of a byte), 2 stages or more")
     return out
-
-
-class Ring:
-    """Which stage a thread is at, and the parity of its round."""
-
-    def __init__(self, scope: Emitter, stages: int):
-        self.stages, self.slot, self.phase = stages, scope.declare("slot", int32(0)), scope.declare("phase", int32(0))
-
-    def advance(self) -> tuple[Stmt, ...]:
-        turn = Assign(self.slot, int32(0)), Assign(self.phase, self.phase ^ 1)
-        return Assign(self.slot, self.slot + 1), If(self.slot == self.stages, turn)
 
 
 class Phase(NamedTuple):
@@ -190,7 +164,7 @@ class Multiplication:
             positions = self.tiling.height if left else self.tiling.width
             once = not left and self.schedule.row.stage.endswith("-once")
             buffer = next((x.buffer for (_, side), x in self.operands.items() if side == left), None) if shared else None
-            self.operands[load, left] = Operand(scope, load, view, positions, self.tiling, once, buffer)
+            self.operands[load, left] = Operand(scope, load, view, positions, self.tiling.ring, once, buffer)
         return self.operands[load, left]
 
     def phase(self, made: Sequence[tuple[windows.Summed, str, Operand, Operand]]) -> Phase:
@@ -266,10 +240,7 @@ class Multiplication:
         t = self.tiling
         for array in dict.fromkeys((*self.sums.values(), *self.parts.values())):
             scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
-        if any(x.filled < x.positions for x in self.operands.values()):
-            for x in {x.buffer: x for x in self.operands.values()}.values():
-                x.clear(scope, Thread() - GROUP, GROUP * t.groups)
-            scope.emit(FenceAsync(), NamedBarrier(int32(t.groups + 1), GROUP * t.groups))
+        clear(scope, self.operands.values(), t.groups)
         ring, before, barriers = Ring(scope, t.stages), scope.declare("before", int32(0)), self.barriers.name
         leave = Arrive(barriers, before + t.stages)
 
@@ -330,7 +301,7 @@ class Multiplication:
             from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
             body.emit(MultiplyWarpgroup(t.element, t.wide, part, into, left.buffer.name, from_left, left.major, right.buffer.name,
-                                        from_right, right.major, begun | (q > 0), t.line * t.depth))
+                                        from_right, right.major, begun | (q > 0), t.ring.line * t.depth))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))
@@ -354,8 +325,6 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
         copying.emit(If(Thread() == (0 if left else 32), tuple(alone.body)))
     result.enter(multiplying)
     m.multiply(multiplying, result)
-    share = SHARE.get(t.groups)
-    give, take = ((SetRegisters(share[0], False),), (SetRegisters(share[1], True),)) if share else ((), ())
-    scope.emit(If(Thread() < GROUP, (*give, *copying.body), (*take, *multiplying.body)))
+    t.part(scope, SHARE, copying.body, multiplying.body)
     shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, m.barriers
     return finish(kernel, scope, (m.grid, 1, 1), t.threads, shared, (*(x.map for x in m.operands.values()), *result.maps))

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import NamedTuple
 
-from emmy.instructions import DeclareArray, For, StoreSharedVector
+from emmy.instructions import DeclareArray, FenceAsync, For, NamedBarrier, StoreSharedVector
 from emmy.ir import dtype as dt
-from emmy.ir.kernel_ir import Expr, SharedBuffer, Stmt, Var, const, int32
+from emmy.ir.dtype import DType
+from emmy.ir.kernel_ir import Expr, SharedBuffer, Stmt, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load
+from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.hopper_windows import View
 from emmy.lower.tile_to_kernel.scalar import Emitter
-
-if TYPE_CHECKING:
-    from emmy.lower.tile_to_kernel.hopper import Tiling
+from emmy.lower.tile_to_kernel.warpgroups import GROUP
 
 CHUNK = 16      # bytes that move as one vector
+
+
+class Stages(NamedTuple):
+    """What a ring holds of each of its operands: `stages` times `depth` elements of the folded axis."""
+
+    depth: int
+    stages: int
+    element: DType
+
+    @property
+    def line(self) -> int:
+        """Elements of a line of a swizzled box."""
+        return maps.BYTES // self.element.bytes
 
 
 class Operand:
     """A load as tiles of one side in a ring in shared memory: lines of 128 bytes along the folded axis or, of halves, of 64 positions."""
 
-    def __init__(self, scope: Emitter, load: Load, view: View, positions: int, t: Tiling, once: bool = False,
+    def __init__(self, scope: Emitter, load: Load, view: View, positions: int, t: Stages, once: bool = False,
                  buffer: SharedBuffer | None = None):
-        self.view, self.positions, self.tiling, self.filled, self.once = view, positions, t, view.filled(positions), once
+        self.view, self.positions, self.stages, self.filled, self.once = view, positions, t, view.filled(positions), once
         self.box = view.box(self.filled)
         self.buffer = buffer or SharedBuffer(scope.name("tile"), t.element.stored, t.stages * self.slot, 1024)
         deep = t.line if view.by_depth else t.depth
@@ -31,7 +45,7 @@ class Operand:
     @property
     def slot(self) -> int:
         """Elements of a stage."""
-        return self.tiling.depth * self.positions
+        return self.stages.depth * self.positions
 
     @property
     def major(self) -> str:
@@ -39,7 +53,7 @@ class Operand:
 
     def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
         """Ask for the tile at an element of the folded axis and a position of the side."""
-        lines = range(0, self.tiling.depth, self.tiling.line) if self.view.by_depth else (0,)
+        lines = range(0, self.stages.depth, self.stages.line) if self.view.by_depth else (0,)
         return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, p), self.map.name, start + k, first + p, barrier,
                                slot, self.once)
                 for k in lines for p in range(0, self.filled, self.box)]
@@ -47,33 +61,42 @@ class Operand:
     @property
     def brought(self) -> int:
         """Bytes that arrive for a stage."""
-        return self.tiling.depth * self.filled * self.buffer.element.bytes
+        return self.stages.depth * self.filled * self.buffer.element.bytes
 
     def clear(self, scope: Emitter, thread: Expr, threads: int) -> None:
         """Zeros where nothing ever arrives: the positions of a tile that lie behind the end of a short side."""
-        line, chunk = self.tiling.line, CHUNK // self.buffer.element.bytes
+        line, chunk = self.stages.line, CHUNK // self.buffer.element.bytes
         chunks = (self.positions - self.filled) * line // chunk
         if not chunks:
             return
-        parts = self.tiling.stages * self.slot // (self.positions * line)      # lines of all positions
+        parts = self.stages.stages * self.slot // (self.positions * line)      # lines of all positions
         c, zero = Var(scope.name("c"), dt.i32), scope.name("zero")
         scope.emit(DeclareArray(zero, self.buffer.element, chunk, const(self.buffer.element, 0)))
         body = scope.child()
         if self.view.by_depth:
             at = c // chunks * (self.positions * line) + (self.filled * line + c % chunks * chunk)
         else:
-            tail = (self.positions - self.filled) * self.tiling.depth // chunk
-            at = c // tail * self.slot + (self.filled * self.tiling.depth + c % tail * chunk)
+            tail = (self.positions - self.filled) * self.stages.depth // chunk
+            at = c // tail * self.slot + (self.filled * self.stages.depth + c % tail * chunk)
         body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, chunk))
         scope.emit(For(c, thread, int32(parts * chunks), int32(threads), False, tuple(body.body)))
 
     def place(self, k: int, position: int) -> int:
         """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of a line and of a box."""
-        return k * self.positions + position * self.tiling.line if self.view.by_depth else position * self.tiling.depth
+        return k * self.positions + position * self.stages.line if self.view.by_depth else position * self.stages.depth
 
     def at(self, slot: Expr, q: Expr, position: Expr) -> Expr:
         """Where the q-th 32 bytes of the folded axis begin, from a position on."""
-        line = self.tiling.line
+        line = self.stages.line
         if self.view.by_depth:
             return slot * self.slot + (q // 4 * (line * self.positions) + q % 4 * (line // 4)) + position * line
-        return slot * self.slot + q * (16 * line) + position * self.tiling.depth
+        return slot * self.slot + q * (16 * line) + position * self.stages.depth
+
+
+def clear(scope: Emitter, operands: Collection[Operand], groups: int) -> None:
+    """Zeros where no box brings anything, by all groups that multiply, before their first product."""
+    if all(x.filled == x.positions for x in operands):
+        return
+    for x in {x.buffer: x for x in operands}.values():
+        x.clear(scope, Thread() - GROUP, GROUP * groups)
+    scope.emit(FenceAsync(), NamedBarrier(int32(groups + 1), GROUP * groups))

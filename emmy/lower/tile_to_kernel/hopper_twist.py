@@ -27,7 +27,6 @@ from emmy.instructions import (
     CommitProducts,
     DeclareArray,
     ExpectBytes,
-    FenceAsync,
     FenceBarriers,
     FenceProducts,
     For,
@@ -35,10 +34,8 @@ from emmy.instructions import (
     InitBarrier,
     MultiplyWarpgroup,
     MultiplyWarpgroupRegisters,
-    NamedBarrier,
     PrefetchMap,
     SetElement,
-    SetRegisters,
     WaitBarrier,
     WaitProducts,
 )
@@ -48,25 +45,23 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Stmt, TensorMap, Thread, Var, fold, int32
 from emmy.ir.loop_ir import Value, load_of
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel import hopper
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.finish import finish
-from emmy.lower.tile_to_kernel.hopper import GROUP, WARPS, Ring
-from emmy.lower.tile_to_kernel.hopper_operand import Operand
+from emmy.lower.tile_to_kernel.hopper_operand import Operand, Stages, clear
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.hopper_softmax import RegisterPass
 from emmy.lower.tile_to_kernel.key_tiles import KeyTiles, Order
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted
+from emmy.lower.tile_to_kernel.warpgroups import WARPS, Groups, Ring
 
 SHARE = {2: (24, 240), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
 
-class Tiling(NamedTuple):
-    """A row as numbers: groups that multiply, whether they take turns, keys of a tile, stages of keys and values, tiles of queries,
-    points of the batch together, blocks, whether keys that do not count are left out, type of the operands."""
+class Tiling(Groups):
+    """A row as numbers: groups that multiply, 64 rows each, whether they take turns, keys of a tile, stages of keys and values, tiles of
+    queries, points of the batch together, blocks, whether keys that do not count are left out, type of the operands."""
 
-    groups: int
     turns: bool
     keys: int
     stages: int
@@ -75,14 +70,6 @@ class Tiling(NamedTuple):
     blocks: int
     live: bool
     element: DType
-
-    @property
-    def height(self) -> int:
-        return 64 * self.groups
-
-    @property
-    def threads(self) -> int:
-        return GROUP * (self.groups + 1)
 
 
 def tiling(row: tile.Row) -> Tiling:
@@ -93,8 +80,8 @@ def tiling(row: tile.Row) -> Tiling:
     if not work or not cover or not stage or not raster or row.reduce:
         raise IRError(f"row {row}: a row of this form is spelled "
                       "WORK=g2/ws-turns,TILE=wgmma_m64n128k16_bf16_f32/f1x1,STAGE=d2q1/smem-tma,RASTER=gb8/p132/live")
-    out = Tiling(int(work[1]), bool(work[2]), int(cover[1]), int(stage[1]), int(stage[2]), int(raster[1]), int(raster[2]), bool(raster[3]),
-                 dt.named(cover[2]))
+    out = Tiling(int(work[1]), 1, bool(work[2]), int(cover[1]), int(stage[1]), int(stage[2]), int(raster[1]), int(raster[2]),
+                 bool(raster[3]), dt.named(cover[2]))
     if not 1 <= out.groups <= 3 or out.keys % 16 or not 16 <= out.keys <= 256 or min(out.stages, out.queries, out.layers, out.blocks) < 1:
         raise IRError(f"row {row}: it takes 1 to 3 groups and 16 to 256 keys in 16s")
     return out
@@ -106,13 +93,10 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     scope = Emitter(kernel)
     pass_ = BulkPass(scope, schedule, t)
     pass_.prepare()
-    copying, multiplying = scope.child(), scope.child()
-    alone = copying.child()
+    alone, multiplying = scope.child(), scope.child()
     pass_.copy(alone)
     pass_.multiply(multiplying)
-    share = SHARE.get(t.groups)
-    give, take = ((SetRegisters(share[0], False),), (SetRegisters(share[1], True),)) if share else ((), ())
-    scope.emit(If(Thread() < GROUP, (*give, If(Thread() == 0, tuple(alone.body))), (*take, *multiplying.body)))
+    t.part(scope, SHARE, (If(Thread() == 0, tuple(alone.body)),), multiplying.body)
     return finish(kernel, scope, (pass_.order.blocks, 1, 1), t.threads, pass_.shared, pass_.maps)
 
 
@@ -165,7 +149,7 @@ class BulkPass(RegisterPass):
         view = load and maps.operand(self.scope.tensors[load.tensor], load.point, folded, side, batch, kernel.extents)
         if not load or not view:
             raise IRError(f"{kernel.name}: {value} is no operand that a tensor map has")
-        return Operand(self.scope, load, view, positions, hopper.Tiling(t.groups, 1, 8, 1, depth, stages, 1, 0, t.element))
+        return Operand(self.scope, load, view, positions, Stages(depth, stages, t.element))
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -256,10 +240,7 @@ class BulkPass(RegisterPass):
         wide = [s for _, s in self.wide()]
         scope.emit(DeclareArray(self.products, dt.f32, t.keys // 2), DeclareArray(self.weights_, t.element, t.keys // 2),
                    *(DeclareArray(s, dt.f32, self.width // 2) for s in wide), DeclareArray(self.scale, dt.f32, 2))
-        if any(x.filled < x.positions for x in self.operands):
-            for x in self.operands:
-                x.clear(scope, Thread() - GROUP, GROUP * t.groups)
-            scope.emit(FenceAsync(), NamedBarrier(int32(t.groups + 1), GROUP * t.groups))
+        clear(scope, self.operands, t.groups)
         self.stages = [Ring(scope, ring.stages) for ring in self.rings]
         if t.turns:
             self.phase = Ring(scope, 1)
@@ -301,7 +282,7 @@ class BulkPass(RegisterPass):
         left = self.query.at(self.stages[0].slot, d, self.out.group * 64)
         right = self.key.at(self.stages[1].slot, d, int32(0))
         body.emit(MultiplyWarpgroup(t.element, t.keys, self.products, int32(0), self.query.buffer.name, left, self.query.major,
-                                    self.key.buffer.name, right, self.key.major, d > 0, maps.LINE * self.key.tiling.depth))
+                                    self.key.buffer.name, right, self.key.major, d > 0, maps.LINE * self.key.stages.depth))
         scope.emit(counted(d, -(-self.depth // 16), body))
 
     def multiply_values(self, scope: Emitter, more: Expr) -> None:
@@ -312,7 +293,7 @@ class BulkPass(RegisterPass):
             x = self.values_by[v]
             body.emit(MultiplyWarpgroupRegisters(t.element, self.width, into, int32(0), self.weights_, q * 8, x.buffer.name,
                                                  x.at(self.stages[2].slot, q, int32(0)), x.major, (q > 0) | more,
-                                                 maps.LINE * x.tiling.depth))
+                                                 maps.LINE * x.stages.depth))
         scope.emit(counted(q, t.keys // 16, body))
 
     def step(self, scope: Emitter, step: Expr, start: Expr, masked: bool) -> None:

@@ -30,7 +30,7 @@ from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.address import lies_in_rows
 from emmy.lower.tile_to_kernel.finish import finish, put
 from emmy.lower.tile_to_kernel.fold import Team, along, by_extent, join_lanes, partial
-from emmy.lower.tile_to_kernel.held import Held, levels
+from emmy.lower.tile_to_kernel.held import Held, levels, stages
 from emmy.lower.tile_to_kernel.lanes import WARP
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, Place
 from emmy.lower.tile_to_kernel.staging import counted, under
@@ -41,8 +41,8 @@ HELD = 40       # elements a thread keeps in registers, at most
 
 def row_tensors(kernel: tile.Kernel, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[tuple[loop.Load, int]]:
     """The loads of `kernel` that its row axes hold row by row, each with the axis that it runs along."""
-    stages = [(f.lifts, f.axis) for level in levels(kernel) for f in level] + [(kernel.results, a) for a in columns]
-    found = {(v, a): None for roots, a in stages for v in loop.walk(roots) if isinstance(v, loop.Load) and lies_in_rows(kernel, v, rows, a)}
+    walked = [part for stage in stages(kernel, columns) for part in stage]
+    found = {(v, a): None for roots, a in walked for v in loop.walk(roots) if isinstance(v, loop.Load) and lies_in_rows(kernel, v, rows, a)}
     return list(found)
 
 
@@ -102,7 +102,7 @@ def shape(kernel: tile.Kernel, schedule: tile.Schedule) -> tuple[int, int]:
     if not work or not run or row.reduce != "coop" or row.stage != "smem":
         raise IRError(f"{kernel.name}: row {row}: rows in shared memory are spelled WORK=t8x32,TILE=v8,REDUCE=coop,STAGE=smem")
     rows, lanes, width = int(work[1]), int(work[2]), int(run[1])
-    extents = {kernel.extents[f.axis] for level in levels(kernel) for f in level} | {kernel.extents[a] for a in schedule.columns}
+    extents = {kernel.extents[a] for stage in stages(kernel, schedule.columns) for _, a in stage}
     if len(extents) != 1 or len(schedule.columns) > 1 or any(f.kind == "scan" for f in kernel.folds):
         raise IRError(f"{kernel.name}: folds of several lengths, or scans, share no rows in shared memory")
     if prod(kernel.extents[a] for a in schedule.rows) % rows or rows * max(extents) % width or lanes & (lanes - 1) or rows * lanes % WARP:

@@ -15,7 +15,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Apply, Block, Expr, SharedBuffer, Var, const
 from emmy.lower.tile_to_kernel.address import vectorises
-from emmy.lower.tile_to_kernel.held import at_position, levels
+from emmy.lower.tile_to_kernel.held import at_position, stages
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, Place
 
 
@@ -46,15 +46,15 @@ def strip_loads(kernel: tile.Kernel, lane: int | None, columns: tuple[int, ...])
     """The loads that two stages of folding and writing make at the same positions, in runs of 16 bytes along axis `lane`, or along the axis
     that each walks where there is none, each with that axis; none where the stages walk different lengths, or over elements of several
     sizes, or along an axis of lanes where nothing or more than one axis is written after folding."""
-    stages = [[(f.lifts, f.axis) for f in level] for level in levels(kernel)] + [[(kernel.results, a)] for a in columns]
-    if len({kernel.extents[a] for stage in stages for _, a in stage}) != 1 or lane is not None and len(columns) != 1:
+    walked = stages(kernel, columns)
+    if len({kernel.extents[a] for stage in walked for _, a in stage}) != 1 or lane is not None and len(columns) != 1:
         return []
 
     def loads(roots: tuple[loop.Value, ...], axis: int) -> list[tuple[loop.Load, int]]:
         found = [v for v, on in tile.free_axes(roots).items() if isinstance(v, loop.Load) and axis in on and not v.operands]
         return [(v, axis) for v in found if vectorises(kernel, v, axis if lane is None else lane, VECTOR_BYTES // v.element.bytes)]
 
-    met = [{p for roots, a in stage for p in loads(roots, a)} for stage in stages]
+    met = [{p for roots, a in stage for p in loads(roots, a)} for stage in walked]
     count = Counter(p for stage in met for p in {at_position(v, a) for v, a in stage})
     found = {(v, a): None for stage in met for v, a in sorted(stage, key=str) if count[at_position(v, a)] > 1}
     return list(found) if len({v.element.bytes for v, _ in found}) == 1 else []
