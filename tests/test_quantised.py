@@ -9,6 +9,7 @@ import torch
 
 from emmy.evaluate.error import compare
 from emmy.evaluate.reference import evaluate_torch
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.pipeline import Program, compile
@@ -51,12 +52,22 @@ def test_one_token_reads_each_byte_of_the_weights_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_many_tokens_widen_weights_on_their_way_to_tensor_cores(name: str) -> None:
-    program = large(name, 4096)
-    (kernel,) = program.tile.kernels
+def test_some_tokens_widen_weights_on_their_way_to_tensor_cores(name: str) -> None:
+    kernel, *_ = large(name, 64).tile.kernels
     assert kernel.schedule is not None and kernel.schedule.row.tile.startswith("mma_m16n8k16_bf16_f32")
+    assert any(t.element.bytes == 1 for t in kernel.tensors)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_many_tokens_have_weights_widened_once(name: str) -> None:
+    """Each of 4096 tokens' tiles would widen them anew, which is predicted to take thrice as long."""
+    program = large(name, 4096)
+    widening, product = program.tile.kernels
+    assert widening.schedule is not None and widening.schedule.row.tile == "v16"
+    assert [(t.element, t.shape) for t in widening.outputs] == [(dt.bf16, (WIDE, WIDE))]
+    assert product.schedule is not None and product.schedule.row.tile.startswith("wgmma")
     if not LAYERS[name].grouped:        # the scale of an output multiplies the sum
-        assert "s" not in {v.tensor for v in loop.walk(kernel.folds[0].lifts) if isinstance(v, loop.Load)}
+        assert "s" in {t.name for t in product.tensors}
 
 
 def test_casts_of_octets_round_nothing() -> None:
