@@ -125,7 +125,7 @@ class Program:
         return self.stages[stage]()
 
     def __call__(self, *tensors: Any) -> Any:
-        """The results, one tensor or a tuple as the captured function returns them."""
+        """The results as the captured function returns them; what it writes to of its arguments is written."""
         return self._execute(self, tensors)
 
     @cached_property
@@ -159,15 +159,10 @@ def compile_snippet(source: str, target: str = "sm_90a", math: str = "fast", rul
 
 
 def compile_captured(captured: Captured) -> Callable[..., tuple[Any, ...]]:
-    """The compiled form of a captured graph: takes its tensors, returns a tuple of tensors."""
+    """The compiled form of a captured graph: takes its tensors, returns a tuple of them as the graph does."""
     program = Program(captured)
     _ = program.tile    # compile now, so that an operator it does not cover is an error here
-
-    def run(*tensors: Any) -> tuple[Any, ...]:
-        out = program(*tensors)
-        return out if isinstance(out, tuple) else (out,)
-
-    return run
+    return program
 
 
 def build_bundle(source: str, path: Path, target: str = "sm_90a", math: str = "fast", pins: str = "", runners: int = 0) -> Program:

@@ -134,7 +134,7 @@ CASES: dict[str, Case] = {
     "in_place": Case("pytorch/pytorch#198033, #198270", update_in_place, (ramp(64, 16),), writes=True),
     "in_place_and_large": Case("pytorch/pytorch#198033, #198270", update_in_place, (ramp(768, 320),), tolerance=1e-5, writes=True),
     "repeated_indices": Case(
-        "pytorch/pytorch#174074, #138908", add_repeatedly, (torch.zeros(5), torch.tensor([1, 1, 3])), uncovered="aten.index_put"
+        "pytorch/pytorch#174074, #138908", add_repeatedly, (torch.zeros(5), torch.tensor([1, 1, 3])), writes=True
     ),
     "integer_division": Case(
         "pytorch/pytorch#186164, #158212, #178013",
@@ -220,7 +220,9 @@ CASES: dict[str, Case] = {
         lambda x, y: (x.t() * 2, x.unsqueeze(1) + y, torch.zeros_like(x.t()), (x - 1).view(-1, 1, 3)),
         (ramp(2, 6), ramp(1, 4, 1)),
     ),
-    "sorting": Case("pytorch/pytorch#93784", lambda x: x.sort(-1).values, (TIES,), uncovered="aten.sort"),
+    "sorting": Case(
+        "pytorch/pytorch#93784", lambda x: (x.sort(-1).values, x.sort(-1, descending=True).values, x.argsort(stable=True)), (TIES,)
+    ),
 }
 
 

@@ -12,22 +12,11 @@ from emmy.errors import EmmyError
 
 
 def backend(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The compiled graph.  Shapes are static; inputs that the graph writes to are written back after each call."""
+    """The compiled graph.  Shapes are static."""
     from emmy.pipeline import compile_captured
 
     if not all(isinstance(e, torch.Tensor) and all(isinstance(n, int) for n in e.shape) for e in example_inputs):
         raise EmmyError("torch.compile asks for a graph of dynamic shapes", 'use torch.compile(model, backend="emmy", dynamic=False)')
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     captured = capture(graph, example_inputs, names)
-    run: Callable[..., tuple[torch.Tensor, ...]] = compile_captured(captured)
-    written = [names.index(name) for name in captured.mutated]
-    if not written:
-        return run
-
-    def write_back(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        results = run(*tensors)
-        for k, new in zip(written, results[:len(written)], strict=True):
-            tensors[k].copy_(new)
-        return results[len(written):]
-
-    return write_back
+    return compile_captured(captured)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import logging
@@ -20,7 +21,8 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils._pytree import TreeSpec, tree_structure, tree_unflatten
 
 from emmy.errors import EmmyError
 from emmy.ir import torch_ir
@@ -38,8 +40,9 @@ class Captured:
     """A program and the tensors it was captured with, by the names that its text gives them.
 
     `inputs` are in call order (also those that the program does not read).  The first `len(mutated)` outputs of the program are
-    the new values of the inputs named there.  `strides`: eager's strides of each output, in elements.  `allows_tf32`: whether
-    torch was told that products of fp32 may round their factors to tf32.
+    the new values of the inputs named there; the rest are what the function returns, which `tree` says how to pack: a structure of torch's
+    pytree, some of whose leaves may be no tensors but `fixed`, by their number.  `strides`: eager's strides of each output, in elements.
+    `allows_tf32`: whether torch was told that products of fp32 may round their factors to tf32.
 
     The program takes tensors as they lie in memory, row-major.  Where the function's dimensions are in another order, as those of a
     channels_last tensor are, `orders` has them in that of memory by the name of the input, and the program begins by permuting them; so it
@@ -51,6 +54,8 @@ class Captured:
     constants: dict[str, torch.Tensor]
     mutated: tuple[str, ...] = ()
     strides: tuple[tuple[int, ...], ...] = ()
+    tree: TreeSpec = tree_structure(())
+    fixed: dict[int, Any] = dataclasses.field(default_factory=dict)
     orders: dict[str | int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     allows_tf32: bool = False
 
@@ -58,6 +63,17 @@ class Captured:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything the program reads."""
         return {**self.weights, **self.constants, **self.inputs}
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the function returns a tuple of tensors and does nothing besides."""
+        return not self.mutated and not self.fixed and self.tree.type is tuple and self.tree.num_leaves == self.tree.num_children
+
+    def packed(self, results: Sequence[Any]) -> Any:
+        """The tensors that the function returns as it returns them: alone, or in tuples, lists and dictionaries."""
+        left = iter(results)
+        leaves = [self.fixed[k] if k in self.fixed else next(left) for k in range(self.tree.num_leaves)]
+        return tree_unflatten(leaves, self.tree)
 
 
 def dtype_of(dtype: torch.dtype, where: str) -> DType:
@@ -169,16 +185,26 @@ def _functional(exported: torch.export.ExportedProgram) -> torch.export.Exported
     """The program with functional operators only, and its uncovered ones decomposed where that leaves covered ones only."""
     if any(n.op == "get_attr" or _writes(n.target) or _trains(n) for n in exported.graph.nodes):
         exported = exported.run_decompositions({})
-    split, seen = exported, set[torch._ops.OpOverload]()
-    while left := _uncovered(split):
+    if split := _covered(exported, left := _uncovered(exported)):
+        return split
+    for op in sorted(left, key=str) if len(left) > 1 else ():     # lowering names one of those that are left, as the user wrote it
+        exported = _covered(exported, {op}) or exported
+    return exported
+
+
+def _covered(exported: torch.export.ExportedProgram, ops: set[torch._ops.OpOverload]) -> torch.export.ExportedProgram | None:
+    """The program with these operators decomposed; None if that does not end in covered ones."""
+    split, left, seen = exported, ops, _uncovered(exported) - ops
+    while left:
         table = _decompositions(left - seen)
         if not table:
-            return exported  # lowering names the operator as the user wrote it
+            return None
         seen |= left
         try:
             split = split.run_decompositions(table)
-        except RecursionError:      # some of torch's composites decompose to themselves
-            return exported
+        except (RecursionError, AssertionError, RuntimeError):      # some of torch's decompositions write, or ask for values
+            return None
+        left = _uncovered(split) - (_uncovered(exported) - ops)
     return split
 
 
@@ -198,9 +224,11 @@ def _trains(node: torch.fx.Node) -> bool:
 
 
 def _decompositions(ops: set[torch._ops.OpOverload]) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
-    """torch's own decompositions of these operators, where it has any."""
-    return {op: decomposition_table[op] if op in decomposition_table else op.decompose for op in ops
-            if not op._schema.is_mutable and (op in decomposition_table or op._can_decompose())}
+    """torch's own decompositions of these operators, where it has any: a composite's kernel calls the operators that it is made of."""
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    kernels = {op: functools.partial(op._op_dk, composite) for op in ops if op.has_kernel_for_dispatch_key(composite)}
+    return {op: decomposition_table.get(op) or kernels[op] for op in ops
+            if not op._schema.is_mutable and (op in decomposition_table or op in kernels)}
 
 
 class _Builder:
@@ -217,6 +245,7 @@ class _Builder:
         self.nodes: list[Value] = []
         self.targets: dict[str, str] = {}
         self.orders: dict[str | int, tuple[int, ...]] = {}
+        self.fixed: dict[int, Any] = {}
 
     def unique(self, wanted: str) -> str:
         base = re.sub(r"\W", "_", wanted)
@@ -241,7 +270,8 @@ class _Builder:
                 self.nodes.append(value)
         outputs, mutated, strides = self.outputs()
         program, tf32 = torch_ir.verify(Program(tuple(self.nodes), outputs)), torch.backends.cuda.matmul.allow_tf32
-        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides, self.orders, tf32)
+        tree = self.exported.call_spec.out_spec
+        return Captured(program, self.inputs, self.weights, self.constants, mutated, strides, tree, self.fixed, self.orders, tf32)
 
     def placeholder(self, node: torch.fx.Node, spec: Any, given: Any) -> Value:
         """The tensor from outside; permuted, where its dimensions lie in another order in memory."""
@@ -305,12 +335,16 @@ class _Builder:
         raise EmmyError(f"{where} takes {type(arg).__name__} {arg!r}", "compile with static shapes and real numbers (dynamic=False)")
 
     def outputs(self) -> tuple[tuple[Value, ...], tuple[str, ...], tuple[tuple[int, ...], ...]]:
-        """The values returned, the inputs that the first of them replace, and eager's strides of each."""
+        """The tensors returned, the inputs that the first of them replace, and eager's strides of each."""
         nodes = {n.name: n for n in self.exported.graph.nodes}
         strides: list[tuple[int, ...]] = []
         outputs: list[Value] = []
         mutated: list[str] = []
-        for k, spec in enumerate(self.exported.graph_signature.output_specs):
+        for place, spec in enumerate(self.exported.graph_signature.output_specs):
+            if isinstance(spec.arg, ConstantArgument):
+                self.fixed[place - len(mutated)] = spec.arg.value
+                continue
+            k = len(outputs)
             match spec.kind:
                 case OutputKind.USER_OUTPUT: pass
                 case OutputKind.USER_INPUT_MUTATION:
@@ -318,8 +352,7 @@ class _Builder:
                 case _: raise EmmyError(f"the program writes to {spec.target}", "do not update parameters or buffers in forward")
             value = self.values.get(getattr(spec.arg, "name", ""))
             if value is None:
-                found = getattr(spec.arg, "value", spec.arg)
-                raise EmmyError(f"result {k - len(mutated)} is {found!r}, not a tensor", "return tensors only")
+                raise EmmyError(f"result {place - len(mutated)} is {spec.arg!r}, not a tensor", "return tensors only")
             result = nodes[spec.arg.name].meta["val"]
             if has_memory_format(result) and (order := memory_order(result)):
                 self.orders[k] = order
@@ -327,6 +360,8 @@ class _Builder:
                 self.nodes.append(value)
             outputs.append(value)
             strides.append(tuple(result.stride()))
+        if not outputs:
+            raise EmmyError("no result is a tensor, and no argument is written to", "return a tensor")
         return tuple(outputs), tuple(mutated), tuple(strides)
 
 

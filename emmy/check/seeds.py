@@ -7,14 +7,13 @@ derive is replaced by the premises of one of them.  Side conditions are left to 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Sequence
 
 from emmy.check.book import Book
 from emmy.check.court import Tensor
 from emmy.check.pattern import Call, Form, Lit, Term, Var, calls, substitute, variables
-from emmy.check.world import AXES, BOUND, Choose, Interval, Mismatch, Seed, World, coordinates, fraction
+from emmy.check.places import DEEPEST, Places
+from emmy.check.world import Choose, Interval, Mismatch, Seed, World, fraction
 from emmy.egraph.rulefile import Rule
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
@@ -22,7 +21,6 @@ from emmy.ir.operators import MONOIDS, OPERATORS, TWISTS
 
 AXIS = {("Axis", 0), ("Reduce", 1), ("Scan", 1), ("Pivot", 1), ("Channel", 1), ("Replace", 1), ("PointReplace", 1), ("IndexReplace", 1),
         ("BodyReduce", 1), ("BodyScan", 1), ("Extent", 0)}
-DEEPEST = 2
 # Operators that jump: over the reals, two roundings of one number may lie on either side.  Only a rule that names one is judged with it.
 JUMPS = ("sign", "floor", "ceil", "trunc", "round", "floordiv", "truncdiv", "mod", "fmod", "eq", "ne", "lt", "le", "isnan")
 MAIN = (dt.f64, dt.f32, dt.f32, dt.f64, dt.i64, dt.bool_, dt.i32)      # types of the roots
@@ -31,17 +29,13 @@ FRACTIONS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (-3, 1), (0, 1))
 CONSTANTS = (1.0, 2.0, 0.0, -0.0, -1.5, float("inf"), float("nan"))
 
 
-class Maker:
-    """Makes seeds in a world by choices among finite options, the simplest first."""
+class Maker(Places):
+    """Makes seeds."""
 
     def __init__(self, book: Book, world: World, choose: Choose, kinds: Sequence[str], through: str = ""):
-        self.book, self.world, self.choose, self.kinds, self.through = book, world, choose, kinds, through
-        self.env: dict[str, Term] = {}
-        self.defined: dict[str, list[Call]] = {}
-        self.params: list[Interval] | None = None       # of the template at hand, if one is being made
-        self.bound: list[int] = []                      # axes that it has bound
+        super().__init__(world, choose)
+        self.book, self.kinds, self.through = book, kinds, through
         self.pool: dict[DType, list[Term]] = {}
-        self.fresh = count()
         self.used: list[Rule] = []
 
     def seed(self, form: Form) -> Seed:
@@ -98,17 +92,6 @@ class Maker:
             found += [*further, *self.unfolded([q for q in inner if isinstance(q, Call)], depth + 1)]
         return found
 
-    def known(self, term: Term) -> Term:
-        return self.env.get(term.name, term) if isinstance(term, Var) else term
-
-    def bind(self, terms: Sequence[Term], values: Sequence[Term | None]) -> None:
-        """Let variables be these values."""
-        for t, value in zip(terms, values, strict=True):
-            if value is not None and self.known(t) != value:
-                if not isinstance(t, Var) or t.name in self.env:
-                    raise Mismatch
-                self.env[t.name] = value
-
     # -- terms of each sort
     def term(self, sort: str, t: Term, main: DType) -> Term:
         match sort:
@@ -131,25 +114,6 @@ class Maker:
                 return dt.bool_ if OPERATORS[str(name.value)].result == "bool" else main
         return main
 
-    def text(self, t: Term, options: Sequence[str]) -> str:
-        """A string: the one that stands there, or one of these."""
-        found = self.known(t)
-        if isinstance(found, Var) and options:
-            self.env[found.name] = made = Lit(self.choose(options))
-            return str(made.value)
-        if not isinstance(found, Lit) or found.value not in options:
-            raise Mismatch
-        return str(found.value)
-
-    def number(self, t: Term, options: Sequence[int]) -> Lit:
-        found = self.known(t)
-        if isinstance(found, Var):
-            made = self.env[found.name] = Lit(self.choose(options))
-            return made
-        if not isinstance(found, Lit) or not isinstance(found.value, int):
-            raise Mismatch
-        return found
-
     def rational(self, t: Term, dtype: DType) -> Term:
         """A number that a type has."""
         if isinstance(found := self.known(t), Var):
@@ -158,91 +122,7 @@ class Maker:
             return made
         return found
 
-    def axis(self, t: Term) -> Lit:
-        return self.number(t, range(AXES) if self.params is None else BOUND)
-
-    def index(self, t: Term, depth: int = 0) -> Term:
-        """An index term; within a template it may have parameters."""
-        match t:
-            case Var(x) if x in self.env: made = self.env[x]
-            case Var(x) if x in self.defined: made = self.env[x] = self.index(self.defined[x][0], depth)
-            case Var(x): made = self.env[x] = self.index(self.some_index(depth), depth)
-            case Call("Axis", (a,)): made = Call("Axis", (self.axis(a),))
-            case Call("Parameter", (k,)):
-                made = Call("Parameter", (self.number(k, range(len(self.params or ())) or (0,)),))
-            case Call("IndexConst", (n,)): made = Call("IndexConst", (self.number(n, (0, 1, 2, -1, 5)),))
-            case Call("IndexAdd", (x, y)): made = Call("IndexAdd", (self.index(x, depth + 1), self.index(y, depth + 1)))
-            case Call("IndexMul", (x, n)): made = Call("IndexMul", (self.index(x, depth + 1), self.number(n, (2, 1, 3, 4, 6, 0, -1, -2))))
-            case Call("IndexDiv" | "IndexMod" as name, (x, n)):
-                made = Call(name, (self.index(x, depth + 1), self.number(n, (2, 1, 3, 4, 6))))
-            case Call("IndexOfValue", (v,)): made = Call("IndexOfValue", (self.value(v, dt.i64, whole=True),))
-            case Call("IndexOfBody", (v,)): made = Call("IndexOfBody", (self.value(v, dt.i64, whole=True),))
-            case Call("IndexReplace", (x, a, i)): made = Call("IndexReplace", (self.index(x, depth + 1), *self.replacement(a, i)))
-            case Call("Nth", (p, k)):
-                at = self.point(p)
-                made = Call("Nth", (at, self.number(k, range(len(coordinates(at))) or (0,))))
-            case Call("IndexAt", (x, p)):
-                at = self.point(p)
-                with self.template(self.intervals(at)):
-                    made = Call("IndexAt", (self.index(x, depth + 1), at))
-            case _: raise Mismatch
-        return made
-
-    def some_index(self, depth: int) -> Call:
-        """A random index pattern."""
-        a, b, n = (Var(f"_{next(self.fresh)}") for _ in range(3))
-        deep = [Call("IndexConst", (n,)), Call("IndexAdd", (a, b)), *(Call(name, (a, n)) for name in ("IndexMul", "IndexDiv", "IndexMod"))]
-        bound = [Call("Axis", (Lit(k),)) for k in self.bound]
-        leaves = [Call("Axis", (n,))] if self.params is None else [*([Call("Parameter", (n,))] * bool(self.params)), *bound] or deep[:1]
-        made: Call = self.choose([*leaves * 4, *(deep if depth < DEEPEST else deep[:1])])
-        return made
-
-    def replacement(self, a: Term, i: Term) -> tuple[Term, Term]:
-        """An axis, and an index of fresh axes that stays below its extent."""
-        axis = self.axis(a)
-        index = self.index(i if not isinstance(self.known(i), Var) or self.known(i).name in self.defined else self.bound_new(i))    # type: ignore[union-attr]
-        low, high = self.interval(index)
-        if low < 0 or high >= self.world.extents[int(axis.value)]:
-            raise Mismatch
-        return axis, index
-
-    def bound_new(self, i: Term) -> Term:
-        """An index over axes that no other term has."""
-        assert isinstance(i, Var)
-        a = AXES + self.choose((0, 1))
-        self.world.extents.setdefault(a, self.choose((2, 1, 3)))
-        made: Term = self.choose((Call("Axis", (Lit(a),)), Call("IndexConst", (Lit(0),)), Call("IndexConst", (Lit(1),))))
-        self.env[i.name] = made
-        return made
-
-    def point(self, t: Term) -> Term:
-        """A point: coordinates that are nowhere negative."""
-        match t:
-            case Var(x) if x in self.env: return self.env[x]
-            case Var(x) if x in self.defined:
-                return self.env.setdefault(x, self.point(self.defined[x][0]))
-            case Var(x):
-                axes = self.choose(((0,), (0, 1), (1,), (1, 2), (), (2, 0), (3,), (0, 1, 2)))
-                made = Call("End", ())
-                for a in reversed(axes):
-                    plain = Call("Axis", (Lit(a),)) if self.params is None else None
-                    coordinate = self.choose((plain, plain, plain, None)) or self.index(Var(f"_{next(self.fresh)}"), 1)
-                    made = Call("Coordinate", (coordinate, made))
-                self.env[x] = made
-            case Call("Coordinate", (x, rest)): made = Call("Coordinate", (self.index(x, 1), self.point(rest)))
-            case Call("PointAt", (p, q)):
-                at = self.point(q)
-                with self.template(self.intervals(at)):
-                    return Call("PointAt", (self.point(p), at))
-            case Call("PointReplace", (p, a, i)): return Call("PointReplace", (self.point(p), *self.replacement(a, i)))
-            case Call("End") as done: return done
-            case _: raise Mismatch
-        if any(low < 0 for low, _ in self.intervals(made)):
-            raise Mismatch
-        return made
-
     def value(self, t: Term, dtype: DType, depth: int = 0, whole: bool = False) -> Term:
-        """A value of a type, or within a template a body.  `whole`: one that may be an index."""
         match t:
             case Var(x) if x in self.env: made = self.env[x]
             case Var(x) if x in self.defined:
@@ -346,17 +226,6 @@ class Maker:
         o = OPERATORS[op]
         return dtype is dt.bool_ if o.result == "bool" else dtype.kind in o.kinds
 
-    def end(self, t: Term, axis: Lit) -> Term:
-        """The point a scan stops at: below its axis's extent."""
-        plain = Call("Axis", (axis,)) if self.params is None else self.some_index(DEEPEST)
-        at = self.index(t if not isinstance(self.known(t), Var) else plain)
-        if isinstance(t, Var):
-            self.env[t.name] = at
-        low, high = self.interval(at)
-        if low < 0 or high >= self.world.extents[int(axis.value)]:
-            raise Mismatch
-        return at
-
     # -- tensors and ranges
     def tensor(self, kind: str, name: Term, at: Sequence[Interval], dtype: DType, whole: bool) -> str:
         """A tensor that may be read within these ranges: one of the world's, or a new one."""
@@ -379,21 +248,3 @@ class Maker:
         if isinstance(name, Var):
             self.env[name.name] = Lit(chosen)
         return chosen
-
-    @contextlib.contextmanager
-    def template(self, params: list[Interval]) -> Iterator[None]:
-        """Make bodies, over parameters in these ranges, for a while."""
-        outer = self.params, self.bound
-        self.params, self.bound = params, []
-        try:
-            yield
-        finally:
-            self.params, self.bound = outer
-
-    def intervals(self, at: Term) -> list[Interval]:
-        """The ranges of a point's coordinates."""
-        return [self.interval(x) for x in coordinates(at)]
-
-    def interval(self, t: Term) -> Interval:
-        return self.world.interval(t, self.params or ())
-

@@ -49,7 +49,7 @@ def together(book: Book, count: int) -> tuple[Counter[str], tuple[str, Example |
     """Judge random programs under all rules: how often each fired, and the first disagreement found."""
     from hypothesis import HealthCheck, Phase, given, settings
 
-    from emmy.check import programs
+    from emmy.check import corners, programs
     from emmy.ir import tensor_ir as tir
     from emmy.lower.tensor_to_loop import lower
 
@@ -77,7 +77,7 @@ def together(book: Book, count: int) -> tuple[Counter[str], tuple[str, Example |
 
     quick = settings(max_examples=max(1, count // len(set(programs.KINDS))), database=None, deadline=None, derandomize=True,
                      phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    for program in (*programs.sums(), *programs.corners()):
+    for program in (*corners.sums(), *corners.corners()):
         agrees(program)
     for kind in dict.fromkeys((*programs.KINDS, *programs.SPELLINGS)):
         quick(given(programs.programs(kinds=(kind,)))(agrees))()

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from emmy.evaluate.machine import UNDER_WAY, Fault, Memory
+from emmy.evaluate.memory import UNDER_WAY, Memory
+from emmy.evaluate.warp import Fault
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Array, Mask, Value, Warp
+    from emmy.evaluate.warp import Array, Mask, Value, Warp
 
 SEVERAL, ANY = 32, 33   # in place of a lane: all lanes that read must be seen; any lane that went on after a product
 Place = slice | np.ndarray[Any, np.dtype[Any]]

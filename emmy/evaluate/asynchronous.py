@@ -1,6 +1,6 @@
 """What goes on in a block besides its warps: phases of barriers, copies on their way, warps that meet in part.
 
-Time is a clock for each thread, as tags (see `emmy.evaluate.machine`).  A warp of a kernel with such statements keeps, for each lane, the
+Time is a clock for each thread, as tags (see `emmy.evaluate.memory`).  A warp of a kernel with such statements keeps, for each lane, the
 latest tag of every thread that it has seen: `seen[lane, thread]`, its own present one included.  Whoever releases hands on its row and
 begins a new moment; whoever acquires takes the largest of both rows.  Then an access happened before iff its tag is no later than the one
 seen of its thread.  Each barrier in shared memory counts as a thread too, which makes the copies that complete on it: their tags are
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from emmy.evaluate.async_memory import AsyncMemory
-from emmy.evaluate.machine import Fault
+from emmy.evaluate.warp import Fault
 from emmy.ir import dtype as dt
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Array, Mask, Warp
+    from emmy.evaluate.warp import Array, Mask, Warp
     from emmy.ir.kernel_ir import Kernel, Stmt
 
 LANDED = 1 << 40        # the epoch of the first phase of a barrier's copies

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from emmy.evaluate.async_memory import ANY
-from emmy.evaluate.machine import Fault
+from emmy.evaluate.warp import Fault
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Array, RegisterArray, Warp
+    from emmy.evaluate.warp import Array, RegisterArray, Warp
 
 ROW, PERIOD, PIECE, DEEP = 128, 1024, 16, 32     # bytes of a row, of the swizzle's period, of what it moves, of a product's depth
 LANE = np.arange(32)

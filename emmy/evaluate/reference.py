@@ -21,6 +21,8 @@ from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, apply, unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
+# Torch IR says nothing of strides, so a view that eager could take of an operand may need a copy of it here.
+_VIEWS = {f"aten.{op}.default": "aten.reshape.default" for op in ("view", "_unsafe_view")}
 
 
 def evaluate_torch(program: torch_ir.Program, tensors: Mapping[str, torch.Tensor], float64: bool = False) -> list[torch.Tensor]:
@@ -81,7 +83,7 @@ def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool
     if call.op == "operator.getitem":
         return operator.getitem(*args)
     fn: Any = torch.ops
-    for part in call.op.split("."):
+    for part in _VIEWS.get(call.op, call.op).split("."):
         fn = getattr(fn, part)
     schema = fn._schema.arguments
     device = next((t.device for t in results.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))

@@ -14,7 +14,9 @@ from random import Random
 import numpy as np
 
 from emmy.evaluate.asynchronous import Engine, Wait
-from emmy.evaluate.machine import Fault, Machine, Memory, Warp
+from emmy.evaluate.machine import Machine
+from emmy.evaluate.memory import Memory
+from emmy.evaluate.warp import Fault, Warp
 from emmy.ir.kernel_ir import Kernel, Stmt, verify, walk
 from emmy.ir.kernel_text import print_statement
 

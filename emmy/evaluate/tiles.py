@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emmy.evaluate.machine import Fault
 from emmy.evaluate.products import PIECE, swizzle
+from emmy.evaluate.warp import Fault
 from emmy.ir import dtype as dt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from emmy.evaluate.machine import Array, Warp
+    from emmy.evaluate.warp import Array, Warp
     from emmy.ir.kernel_ir import Kernel
 
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Scope, Stmt
+from emmy.ir.kernel_ir import Bare
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
-class Barrier(Stmt):
+class Barrier(Bare):
     """Every thread of the block arrives before any goes on; orders their accesses to memory."""
 
     syntax = "barrier"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["__syncthreads();"]
+    call = "__syncthreads();"
 
     def meaning(self, machine: Machine) -> Step:
         site = machine.site()

@@ -19,11 +19,12 @@ from emmy.instructions.lanes import lane_by_lane
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt, TensorMap
+from emmy.ir.kernel_ir import Bare, Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt, TensorMap
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
     from emmy.instructions.window_copy import CopyWindows
 
 PIECE = 16      # bytes that a swizzle moves together
@@ -35,8 +36,10 @@ def swizzled(index: Expr, element: DType, span: int = 128) -> Expr:
     return index ^ index // row % (span // PIECE) * piece if span else index
 
 
-def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: str, index: Expr, windows: bool = False) -> None:
-    """IRError unless tiles of the map `name`, which has windows or none, may lie in `buffer` at `index`."""
+def check_tile(scope: Scope, name: str, access: str, coordinates: tuple[Expr, ...], buffer: str, index: Expr,
+               windows: bool = False) -> None:
+    """IRError unless tiles of the map `name`, which has windows or none and describes what the kernel has `access` to ("read" or "write"),
+    may lie in `buffer` at `index`."""
     tile, shared = scope.buffer(name, TensorMap), scope.buffer(buffer, SharedBuffer)
     if shared.element is not tile.element.stored or shared.alignment < tile.alignment:
         raise IRError(f"{buffer} of {shared.element}, aligned to {shared.alignment} bytes, is no place for tiles of {name}: "
@@ -45,6 +48,8 @@ def check_tile(scope: Scope, name: str, coordinates: tuple[Expr, ...], buffer: s
         raise IRError(f"{name} is a map {'without' if windows else 'of'} windows")
     if len(coordinates) != len(tile.shape):
         raise IRError(f"{len(coordinates)} coordinates in {name}, whose tensor has {len(tile.shape)} dimensions")
+    if scope.buffer(tile.buffer, GlobalBuffer).access != access:
+        raise IRError(f"{name} describes a buffer that {'the kernel writes' if access == 'read' else 'is only read'}")
     for e in coordinates:
         scope.expr(e, dt.i32)
     if isinstance(inner := coordinates[-1], Const) and inner.value * tile.element.bytes % PIECE:
@@ -106,9 +111,7 @@ class CopyTile(Stmt):
     syntax = "copy_tile {target}[{index}] = {map}{coordinates} on {barrier}[{at}]{once}"
 
     def check(self, scope: Scope) -> None:
-        check_tile(scope, self.map, self.coordinates, self.target, self.index)
-        if scope.buffer(scope.buffer(self.map, TensorMap).buffer, GlobalBuffer).access != "read":
-            raise IRError(f"{self.map} describes a buffer that the kernel writes")
+        check_tile(scope, self.map, "read", self.coordinates, self.target, self.index)
         check_barrier(scope, self.barrier, self.at)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
@@ -160,7 +163,7 @@ class CopyBulk(Stmt):
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
     def meaning(self, machine: Machine) -> Step:
-        from emmy.evaluate.machine import Fault
+        from emmy.evaluate.warp import Fault
 
         item, count = machine.kernel.types[self.buffer].bytes, self.count
 
@@ -189,17 +192,15 @@ class StoreTile(Stmt):
     syntax = "store_tile {map}{coordinates} = {source}[{index}]"
 
     def check(self, scope: Scope) -> None:
-        check_tile(scope, self.map, self.coordinates, self.source, self.index)
-        if scope.buffer(scope.buffer(self.map, TensorMap).buffer, GlobalBuffer).access != "write":
-            raise IRError(f"{self.map} describes a buffer that is only read")
+        check_tile(scope, self.map, "write", self.coordinates, self.source, self.index)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         at = ", ".join(map(spell, self.coordinates))
         return [f"emmy_store_tile_{len(self.coordinates)}(&{self.map}, &{self.source}[{spell(self.index)}], {at});"]
 
     def meaning(self, machine: Machine) -> Step:
-        from emmy.evaluate.machine import Fault
         from emmy.evaluate.tiles import Tile
+        from emmy.evaluate.warp import Fault
 
         tile = Tile(machine.kernel, self.map)
 
@@ -218,17 +219,12 @@ class StoreTile(Stmt):
         return tile_traffic(kernel, self.map)
 
 
-class CommitStores(Stmt):
+class CommitStores(Bare):
     """The stores of tiles that a thread has asked for since the last commit become its youngest group."""
 
     asynchronous = True
     syntax = "commit_stores"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_commit_stores();"]
+    call = "emmy_commit_stores();"
 
     def meaning(self, machine: Machine) -> Step:
         def one(w: Warp, lane: int) -> None:
@@ -262,17 +258,12 @@ class WaitStores(Stmt):
         return lane_by_lane(machine, (), one)
 
 
-class FenceAsync(Stmt):
+class FenceAsync(Bare):
     """What this thread wrote to shared memory is seen by the copy engine and by products, once they meet the thread."""
 
     asynchronous = True
     syntax = "fence_async"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_fence_async();"]
+    call = "emmy_fence_async();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:

@@ -15,26 +15,22 @@ from emmy.instructions.lanes import lane_by_lane
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
+from emmy.ir.kernel_ir import Bare, Const, Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 MOST = 8        # blocks of a cluster
 
-class ClusterArrive(Stmt):
+class ClusterArrive(Bare):
     """Every thread of the cluster arrives.  Those who wait see the barriers that were made and fenced before, and nothing else: what more
     they would see costs a fence of all memory.  Whole warps arrive."""
 
     asynchronous = True
     syntax = "cluster_arrive"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_cluster_arrive();"]
+    call = "emmy_cluster_arrive();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:
@@ -43,17 +39,12 @@ class ClusterArrive(Stmt):
         return run
 
 
-class ClusterWait(Stmt):
+class ClusterWait(Bare):
     """A thread, which has arrived, waits until all threads of the cluster have."""
 
     asynchronous = True
     syntax = "cluster_wait"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_cluster_wait();"]
+    call = "emmy_cluster_wait();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> Iterator[object]:

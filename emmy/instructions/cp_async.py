@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from emmy.instructions.arithmetic import spell
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt
+from emmy.ir.kernel_ir import Bare, Const, Expr, GlobalBuffer, Kernel, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 WORDS, BYTES = (4, 8, 16), 16     # bytes of a copy, and of one that passes by the first-level cache
 
@@ -64,16 +65,11 @@ class CopyAsync(Stmt):
         return self.width * kernel.types[self.buffer].bytes
 
 
-class CommitCopies(Stmt):
+class CommitCopies(Bare):
     """The copies that a thread has issued since the last commit become its youngest group.  Whole warps commit."""
 
     syntax = "commit_copies"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_commit_copies();"]
+    call = "emmy_commit_copies();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:

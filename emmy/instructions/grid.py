@@ -7,41 +7,30 @@ have ended, and sees what they have written.  A kernel that was not launched ear
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Scope, Stmt
+from emmy.ir.kernel_ir import Bare
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
-class LaunchDependents(Stmt):
+class LaunchDependents(Bare):
     """The kernel launched next may begin, as far as this block is concerned."""
 
     syntax = "launch_dependents"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_launch_dependents();"]
+    call = "emmy_launch_dependents();"
 
     def meaning(self, machine: Machine) -> Step:
         return lambda w: None
 
 
-class WaitKernels(Stmt):
+class WaitKernels(Bare):
     """Each active thread waits for the kernels launched before: behind it, it may touch late buffers."""
 
     syntax = "wait_kernels"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_wait_kernels();"]
+    call = "emmy_wait_kernels();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:

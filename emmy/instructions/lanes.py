@@ -10,7 +10,8 @@ import numpy as np
 from emmy.ir.kernel_ir import Expr
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
 def lane_by_lane(machine: Machine, expressions: tuple[Expr, ...], one: Callable[..., None]) -> Step:

@@ -15,11 +15,12 @@ import numpy as np
 from emmy.instructions.arithmetic import spell
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
+from emmy.ir.kernel_ir import Bare, Const, Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
 def check_barrier(scope: Scope, barrier: str, at: Expr) -> None:
@@ -68,17 +69,12 @@ class InitBarrier(_OnBarrier):
         return run
 
 
-class FenceBarriers(Stmt):
+class FenceBarriers(Bare):
     """The barriers that this thread has made are seen by the copy engine too."""
 
     asynchronous = True
     syntax = "fence_barriers"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_fence_barriers();"]
+    call = "emmy_fence_barriers();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:

@@ -19,7 +19,8 @@ from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Register, Scope, Shared
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
 class _Access(Stmt):

@@ -21,7 +21,8 @@ from emmy.ir.kernel_ir import Expr, Scope, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, RegisterArray, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import RegisterArray, Step, Warp
 
 M, N = 16, 8
 TYPES = (dt.f16, dt.bf16, dt.tf32, dt.e4m3, dt.e5m2)

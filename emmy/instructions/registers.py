@@ -11,7 +11,8 @@ from emmy.ir.kernel_ir import Expr, Register, Scope, Stmt, Var
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
 def words(dtype: DType) -> int:
@@ -106,7 +107,7 @@ class DeclareArray(Stmt):
         return lines
 
     def meaning(self, machine: Machine) -> Step:
-        from emmy.evaluate.machine import RegisterArray
+        from emmy.evaluate.warp import RegisterArray
 
         slot, fill = machine.slot(self.name), machine.value(self.fill) if self.fill is not None else None
         machine.arrays[self.name] = self.element

@@ -15,7 +15,8 @@ from emmy.ir.kernel_ir import Expr, Register, Scope, Stmt, Var
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
 class _Shuffle(Stmt):

@@ -20,7 +20,8 @@ from emmy.ir.kernel_ir import Expr, GlobalBuffer, Kernel, Register, Scope, Stmt,
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 WORD = 8    # bytes
 

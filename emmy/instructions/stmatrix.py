@@ -14,7 +14,8 @@ from emmy.ir.kernel_ir import Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 LANE = np.arange(32)
 

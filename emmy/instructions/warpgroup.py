@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from emmy.instructions.arithmetic import spell
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, Scope, Stmt
+from emmy.ir.kernel_ir import Bare, Const, Expr, Scope, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step, Warp
 
 
 class SetRegisters(Stmt):
@@ -71,17 +72,12 @@ class NamedBarrier(Stmt):
         return run
 
 
-class SyncWarp(Stmt):
+class SyncWarp(Bare):
     """The lanes of a warp wait for each other; orders their accesses to memory."""
 
     asynchronous = True
     syntax = "sync_warp"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["__syncwarp();"]
+    call = "__syncwarp();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:

@@ -25,11 +25,12 @@ from emmy.instructions.arithmetic import spell
 from emmy.instructions.mma import LEFT, depth, gather
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, Scope, SharedBuffer, Stmt
+from emmy.ir.kernel_ir import Bare, Const, Expr, Scope, SharedBuffer, Stmt
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Array, Machine, Step, Warp
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Array, Step, Warp
 
 WARPGROUP, M, K, ALIGNMENT = 128, 64, 16, 1024
 MAJORS = {dt.f16: ("k", "mn"), dt.bf16: ("k", "mn"), dt.tf32: ("k",), dt.e4m3: ("k",), dt.e5m2: ("k",)}    # how rows of operands run
@@ -52,13 +53,23 @@ def check_operand(scope: Scope, element: DType, buffer: str, at: Expr, major: st
         raise IRError(f"an operand at element {at.value} of {buffer}; it begins in the first row of {ALIGNMENT} bytes")
 
 
-class MultiplyWarpgroup(Stmt):
-    """`columns` / 2 elements of `into` from `into_at` on grow by the product of two tiles, or become it where `accumulate` is false."""
+class _Multiply(Stmt):
+    """Base of products of 64 rows, which go on beside the warps."""
 
     element: DType
     columns: int
     into: str
     into_at: Expr
+    asynchronous = True
+
+    @property
+    def flops(self) -> float:
+        return 2 * M * self.columns * depth(self.element) / WARPGROUP
+
+
+class MultiplyWarpgroup(_Multiply):
+    """`columns` / 2 elements of `into` from `into_at` on grow by the product of two tiles, or become it where `accumulate` is false."""
+
     left: str
     left_at: Expr
     left_major: str
@@ -67,7 +78,6 @@ class MultiplyWarpgroup(Stmt):
     right_major: str
     accumulate: Expr
     right_chunk: int = 4096
-    asynchronous = True
     syntax = ("wgmma_m64 {element} {columns} {into}[{into_at}] += {left}[{left_at}] {left_major} * {right}[{right_at}] {right_major} "
               "chunk {right_chunk} if {accumulate}")
 
@@ -85,18 +95,10 @@ class MultiplyWarpgroup(Stmt):
         return _meaning(machine, self, lambda warps: shared_operand(
             warps, self.left, self.element, common(warps, at, "where an operand begins"), self.left_major, M, 0))
 
-    @property
-    def flops(self) -> float:
-        return 2 * M * self.columns * depth(self.element) / WARPGROUP
 
-
-class MultiplyWarpgroupRegisters(Stmt):
+class MultiplyWarpgroupRegisters(_Multiply):
     """Like `MultiplyWarpgroup`, with the left matrix in registers: 8 elements of the array `left` from `left_at` on."""
 
-    element: DType
-    columns: int
-    into: str
-    into_at: Expr
     left: str
     left_at: Expr
     right: str
@@ -104,7 +106,6 @@ class MultiplyWarpgroupRegisters(Stmt):
     right_major: str
     accumulate: Expr
     right_chunk: int = 4096
-    asynchronous = True
     syntax = ("wgmma_m64_registers {element} {columns} {into}[{into_at}] += {left}[{left_at}] * {right}[{right_at}] {right_major} "
               "chunk {right_chunk} if {accumulate}")
 
@@ -128,11 +129,6 @@ class MultiplyWarpgroupRegisters(Stmt):
                 borrow(w, w.registers[slot], first)
             return np.concatenate([gather(w, w.registers[slot], first, LEFT, (K, K)) for w in warps])
         return _meaning(machine, self, left)
-
-    @property
-    def flops(self) -> float:
-        return 2 * M * self.columns * K / WARPGROUP
-
 
 Product = MultiplyWarpgroup | MultiplyWarpgroupRegisters
 
@@ -210,17 +206,12 @@ class FenceProducts(Stmt):
         return run
 
 
-class CommitProducts(Stmt):
+class CommitProducts(Bare):
     """The products since the last commit become the youngest group of the warpgroup."""
 
     asynchronous = True
     syntax = "commit_products"
-
-    def check(self, scope: Scope) -> None:
-        pass
-
-    def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        return ["emmy_commit_products();"]
+    call = "emmy_commit_products();"
 
     def meaning(self, machine: Machine) -> Step:
         def run(w: Warp) -> None:

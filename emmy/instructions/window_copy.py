@@ -14,11 +14,12 @@ from emmy.instructions.bulk_copy import check_tile, copies, tile_traffic
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, GlobalBuffer, Kernel, Scope, Stmt, TensorMap
+from emmy.ir.kernel_ir import Const, Expr, Kernel, Scope, Stmt, TensorMap
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step
 
 
 class CopyWindows(Stmt):
@@ -37,7 +38,7 @@ class CopyWindows(Stmt):
     syntax = "copy_windows {target}[{index}] = {map}{coordinates} offsets{offsets} on {barrier}[{at}]"
 
     def check(self, scope: Scope) -> None:
-        check_tile(scope, self.map, self.coordinates, self.target, self.index, windows=True)
+        check_tile(scope, self.map, "read", self.coordinates, self.target, self.index, windows=True)
         of = scope.buffer(self.map, TensorMap)
         if len(self.offsets) != len(of.shape) - 2:
             raise IRError(f"{len(self.offsets)} offsets in {self.map}, whose windows have {len(of.shape) - 2} dimensions")
@@ -45,8 +46,6 @@ class CopyWindows(Stmt):
             scope.expr(e, dt.i32)
             if isinstance(e, Const) and not 0 <= e.value < of.window_offsets:
                 raise IRError(f"an offset of {e.value} in {self.map}; they are below {of.window_offsets}")
-        if scope.buffer(of.buffer, GlobalBuffer).access != "read":
-            raise IRError(f"{self.map} describes a buffer that the kernel writes")
         check_barrier(scope, self.barrier, self.at)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:

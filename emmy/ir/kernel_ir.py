@@ -36,7 +36,8 @@ from emmy.ir.node import IRError, Node
 from emmy.ir.tensor_map import TensorMap, Windows
 
 if TYPE_CHECKING:
-    from emmy.evaluate.machine import Machine, Step
+    from emmy.evaluate.machine import Machine
+    from emmy.evaluate.warp import Step
 
 __all__ = ["GRID_LIMITS", "Apply", "Block", "Const", "Convert", "Element", "Expr", "GlobalBuffer", "Kernel", "Register", "Scope",
     "SharedBuffer", "Stmt", "TensorMap", "Thread", "Var", "Windows", "const", "fold", "int32", "operands", "subexpressions", "substitute",
@@ -49,7 +50,7 @@ BODY = "tuple[Stmt, ...]"      # the annotation of a field that is a block of st
 
 
 class Stmt(Node):
-    """Base of statements.  `syntax` is the statement's text, from which `emmy.ir.kernel_text` both prints and parses it.
+    """Base of statements.  `syntax` is the statement's text, from which it is printed and parsed (`emmy.ir.kernel_text`).
 
     `asynchronous`: warps meet in part, or work goes on beside them.  `across`: blocks hand each other something."""
 
@@ -111,6 +112,18 @@ class Stmt(Node):
                 case Expr(): return substitute(v, values)
             return v
         return type(self)(*(new(getattr(self, f.name)) for f in fields(self)))
+
+
+class Bare(Stmt):
+    """Base of statements that have no fields and break no rule: `call` is their CUDA."""
+
+    call: ClassVar[str]
+
+    def check(self, scope: Scope) -> None:
+        pass
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [self.call]
 
 
 class GlobalBuffer(Node):

@@ -28,12 +28,12 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
     if len(tensors) != len(plan.inputs):
         raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}",
                         "pass those it was compiled with")
-    tensors = given(program.captured, tensors)
-    for name, x in zip(plan.inputs, tensors, strict=True):
+    ordered = given(program.captured, tensors)
+    for name, x in zip(plan.inputs, ordered, strict=True):
         check(plan.buffer(name), x)
-    arrays = on_numpy(program, arguments(program, tensors))
+    arrays = on_numpy(program, arguments(program, ordered))
     results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
-    return returned(program.captured, results)
+    return returned(program.captured, results, tensors)
 
 
 def given(captured: Captured, tensors: Sequence[Any]) -> Sequence[Any]:
@@ -45,14 +45,18 @@ def given(captured: Captured, tensors: Sequence[Any]) -> Sequence[Any]:
             for x, order in zip(tensors, orders, strict=False)]
 
 
-def returned(captured: Captured, results: Sequence[Any]) -> Any:
-    """Results with their dimensions in their own order and the strides that eager gives them: one tensor, or a tuple."""
+def returned(captured: Captured, results: Sequence[Any], tensors: Sequence[Any]) -> Any:
+    """What the function returns, with dimensions in their own order and the strides that eager gives them.  Of `tensors`, its arguments,
+    those that it writes to are written."""
     if captured.orders:
         orders = [captured.orders.get(k, ()) for k in range(len(results))]
         results = [x.permute(*sorted(range(len(order)), key=order.__getitem__)) if order else x
                    for x, order in zip(results, orders, strict=True)]
     results = tuple(map(restride, results, captured.strides))
-    return results[0] if len(results) == 1 else results
+    names, written = [*captured.inputs], len(captured.mutated)
+    for name, new in zip(captured.mutated, results[:written], strict=True):
+        tensors[names.index(name)].detach().copy_(new)
+    return captured.packed(results[written:])
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -121,10 +125,10 @@ def on_gpu(program: Program) -> Callable[..., Any]:
     captured, plan = program.captured, program.plan
     run = Executable(plan, build(plan.source, program.target).cubin, {**captured.weights, **captured.constants})
     otherwise = tuple(k for k, name in enumerate(plan.outputs) if contiguous(plan.buffer(name).shape) != captured.strides[k])
-    call: Callable[..., Any] = run if len(plan.outputs) > 1 else lambda *tensors: run(*tensors)[0]
-    if otherwise or captured.orders:
+    call: Callable[..., Any] = run if captured.is_flat else lambda *tensors: run(*tensors)[0]
+    if otherwise or captured.orders or not captured.is_flat and not captured.tree.is_leaf() or captured.mutated:
         def call(*tensors: Any) -> Any:
-            return returned(captured, run(*given(captured, tensors)))
+            return returned(captured, run(*given(captured, tensors)), tensors)
 
     vars(program)["on_gpu"] = call
     return call

@@ -17,6 +17,7 @@ from emmy.capture.snippet import capture_file, capture_snippet, programs
 from emmy.errors import EmmyError
 from emmy.evaluate.reference import evaluate_torch
 from emmy.ir import torch_ir
+from emmy.runtime.execute import returned
 
 
 def results(captured: Captured) -> list[torch.Tensor]:
@@ -243,7 +244,8 @@ def test_torch_says_nothing_of_its_own(capfd: pytest.CaptureFixture[str]) -> Non
 def test_torch_compile_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     def compile_captured(captured: Captured):  # type: ignore[no-untyped-def]
         def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return tuple(evaluate_torch(captured.program, {**captured.tensors, **dict(zip(captured.inputs, tensors, strict=True))}))
+            made = evaluate_torch(captured.program, {**captured.tensors, **dict(zip(captured.inputs, tensors, strict=True))})
+            return returned(captured, made, tensors)  # type: ignore[no-any-return]
 
         return run
 

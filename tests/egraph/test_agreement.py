@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, find, given, settings
 
+from emmy.check.corners import corners, sums
 from emmy.check.court import Disagreement
-from emmy.check.programs import KINDS, SPELLINGS, arrays, corners, programs, sums
+from emmy.check.programs import KINDS, SPELLINGS, arrays, programs
 from emmy.egraph.rulebook import house
 from emmy.evaluate.reference import evaluate_tensor
 from emmy.evaluate.tile import evaluate_tile
@@ -22,7 +23,7 @@ from emmy.lower.tensor_to_loop import lower
 from tests.egraph.agreement import judge
 from tests.evaluate.lowered import fused
 
-SMALL = "small.egg", """(set (LongAxis) 2) (PieceOption 11 3)
+SMALL = "small.egg", """(set (LongAxis) 2) (PieceOption 3) (set (PieceLine) 1)
 (Enough "tiles" 0 64 1 9) (Enough "rows" 0 64 1 9) (Enough "columns" 0 64 1 9) (Enough "twists" 0 64 1 9)"""
 DEEP = settings().max_examples > 1_000
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pytest
 
-from emmy.evaluate.machine import Machine, Step, Warp
+from emmy.evaluate.machine import Machine
 from emmy.evaluate.simulate import SimulationError, simulate
+from emmy.evaluate.warp import Step, Warp
 from emmy.instructions import (
     Assign,
     Barrier,

@@ -34,7 +34,8 @@ from emmy.instructions.wgmma import place
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Const, GlobalBuffer, Kernel, SharedBuffer, Stmt, TensorMap, Thread, const, int32, verify
-from emmy.ir.kernel_text import parse, show
+from emmy.ir.kernel_parser import parse
+from emmy.ir.kernel_text import show
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit, emit_module
 from emmy.runtime.build import build

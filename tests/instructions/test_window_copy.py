@@ -15,7 +15,8 @@ from emmy.evaluate.simulate import SimulationError, simulate
 from emmy.instructions import CopyTile, CopyWindows
 from emmy.ir import dtype as dt
 from emmy.ir.kernel_ir import Kernel, Thread, int32, verify, walk
-from emmy.ir.kernel_text import parse, show
+from emmy.ir.kernel_parser import parse
+from emmy.ir.kernel_text import show
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit, emit_module
 from emmy.runtime.build import build

@@ -10,7 +10,8 @@ from emmy.instructions import Let, StoreGlobal
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DTYPES
 from emmy.ir.kernel_ir import STATEMENTS, Apply, Block, Const, Convert, Expr, GlobalBuffer, Kernel, Thread, Var, walk
-from emmy.ir.kernel_text import parse, show
+from emmy.ir.kernel_parser import parse
+from emmy.ir.kernel_text import show
 from emmy.ir.node import IRError
 from tests import kernels
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.utils._pytree import tree_structure
 
 import emmy
 from emmy.errors import EmmyError
@@ -49,3 +50,44 @@ def test_some_of_several_results_lie_in_another_order() -> None:
     for made, wanted in zip(program(x, y), several(x, y), strict=True):
         assert made.stride() == wanted.stride()
         torch.testing.assert_close(made, wanted)
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+@pytest.mark.parametrize("pack", [lambda a, b: (a, (b, [a, {"x": b}])), lambda a, b: {"a": a, "b": (b,)}, lambda a, b: (a,),
+                                  lambda a, b: [a, b], lambda a, b: (a, None, 3, 2.5, b), lambda a, b: a, Pair,
+                                  lambda a, b: (None, {"b": b})])
+def test_results_are_packed_as_the_function_packs_them(pack: Any) -> None:
+    x = torch.randn(2, 3)
+    program = emmy.compile(lambda x: pack(x * 2, x.sum(0)), x)
+    torch.testing.assert_close(program(x), pack(x * 2, x.sum(0)))
+    assert tree_structure(program(x)) == tree_structure(pack(x, x))
+
+
+def test_arguments_that_the_function_writes_to_are_written() -> None:
+    """Also those that it reads through views, that lie in another order, and that want a gradient; with or without a result."""
+    def update(x: torch.Tensor, cache: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        cache[:, 1:3] = x
+        cache[0].mul_(2)
+        image += 1
+        return cache.sum()
+
+    x, cache, image = torch.randn(3, 2), torch.randn(3, 5), torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    program = emmy.compile(update, x, cache.clone(), image.clone())
+    found, wanted = ([x, cache.clone(), image.clone()] for _ in range(2))
+    torch.testing.assert_close(program(*found), update(*wanted))
+    torch.testing.assert_close(found, wanted)
+
+    def nothing(x: torch.Tensor) -> None:
+        x.zero_()
+
+    x = torch.ones(3, requires_grad=True)
+    assert emmy.compile(nothing, x.detach())(x) is None and not x.any()
+
+
+def test_no_result_at_all() -> None:
+    with pytest.raises(EmmyError, match="no result is a tensor"):
+        emmy.compile(lambda x: (None, 3), X)

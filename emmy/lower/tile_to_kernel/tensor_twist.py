@@ -27,13 +27,12 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Block, Const, Convert, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import ColumnFragments, HeldSums, Panel, RowFragments
 from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
 from emmy.lower.tile_to_kernel.register_tile import Cells
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted, products, under
-from emmy.lower.tile_to_kernel.twist_tile import Pass
+from emmy.lower.tile_to_kernel.twist_tile import Pass, one_pass
 
 
 class Tiling(NamedTuple):
@@ -67,14 +66,7 @@ def tiling(row: tile.Row) -> Tiling:
 def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of a twisted fold on tensor cores; IRError where the kernel is not one or the row does not fit."""
     t = tiling(schedule.row)
-    scope = Emitter(kernel)
-    scope.place(schedule.batch, scope.whole(Block(2)))
-    pass_ = TensorPass(scope, schedule, t)
-    pass_.begin()
-    pass_.keys()
-    pass_.end()
-    grid = 1, -(-pass_.rows.extent // pass_.rows.width), prod(kernel.extents[a] for a in schedule.batch)
-    return finish(kernel, scope, grid, t.threads, pass_.shared)
+    return one_pass(kernel, schedule, lambda scope: TensorPass(scope, schedule, t), t.threads)
 
 
 def padded(n: int) -> int:

@@ -13,6 +13,7 @@ for a score of L left and R right operands folded over D elements, and V channel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd, prod
 
 from emmy.instructions.barrier import Barrier
@@ -40,14 +41,19 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(schedule.row)
     if t.stages != 1 or t.across > 32 or t.across & (t.across - 1):
         raise IRError(f"row {schedule.row}: a twist has STAGE=d1/smem, and a power of two up to 32 threads across")
+    return one_pass(kernel, schedule, lambda scope: Pass(scope, schedule, t), t.threads)
+
+
+def one_pass(kernel: tile.Kernel, schedule: tile.Schedule, make: Callable[[Emitter], Pass], threads: int) -> Kernel:
+    """The Kernel IR of blocks that each make one pass over the keys, for a tile of rows at a point of the batch."""
     scope = Emitter(kernel)
     scope.place(schedule.batch, scope.whole(Block(2)))
-    pass_ = Pass(scope, schedule, t)
+    pass_ = make(scope)
     pass_.begin()
     pass_.keys()
     pass_.end()
     grid = 1, -(-pass_.rows.extent // pass_.rows.width), prod(kernel.extents[a] for a in schedule.batch)
-    return finish(kernel, scope, grid, t.threads, pass_.shared)
+    return finish(kernel, scope, grid, threads, pass_.shared)
 
 
 def held_columns(extent: int, across: int) -> int:

@@ -13,10 +13,24 @@ from emmy.ir import torch_ir
 from emmy.ir.dtype import DType
 from emmy.ir.node import IRError
 from emmy.ir.tensor_ir import Tensor
-from emmy.lower.torch_to_tensor import factories, indexing, linear_algebra, normalisation, pointwise, pooling, reductions, views
+from emmy.lower.torch_to_tensor import (
+    factories,
+    indexing,
+    linear_algebra,
+    losses,
+    normalisation,
+    ordering,
+    pointwise,
+    pooling,
+    reductions,
+    resampling,
+    scattering,
+    views,
+)
 from emmy.lower.torch_to_tensor.registry import LOWERINGS
 
-FAMILIES = (pointwise, reductions, views, linear_algebra, normalisation, indexing, pooling, factories)
+FAMILIES = (pointwise, reductions, views, linear_algebra, normalisation, indexing, scattering, ordering, pooling, resampling, losses,
+            factories)
 _ROLES: dict[str, tir.Role] = {"input": "input", "load": "weight", "constant": "constant"}
 
 

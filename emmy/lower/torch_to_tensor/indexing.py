@@ -48,23 +48,31 @@ def _gather(out: Type, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool 
     return gather(x, axis(dim, len(x.shape)), cast(dt.i64, index), Pos) if x.shape else x
 
 
-@lowers("aten.index.Tensor")
+@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def _index(out: Type, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """x[i, :, j]: the indexed dimensions move together and merge into one, read at the row-major place; a negative index wraps."""
+    """x[i, :, j]."""
+    if any(i.dtype is dt.bool_ for i in indices if i is not None):
+        raise EmmyError("indexing by a boolean mask has a shape that depends on data", "use torch.where or a multiplication by the mask")
+    _, first, wide, flat = merged(x, indices)
+    return take(wide, first, flat)
+
+
+def merged(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], int, Tensor, Tensor]:
+    """What x[i, :, j] reads: the indexed dimensions move together and merge into one, read at the row-major place; a negative index wraps.
+
+    The order that x's dimensions take, the place of the first of those merged, x so arranged, and the index into the merged one."""
     places = [k for k, i in enumerate(indices) if i is not None]
     given = [i for i in indices if i is not None]
-    if any(i.dtype is dt.bool_ for i in given):
-        raise EmmyError("indexing by a boolean mask has a shape that depends on data", "use torch.where or a multiplication by the mask")
     shape = broadcast_shape(*(i.shape for i in given))
     flat: Tensor | None = None
     for k, i in zip(places, given, strict=True):
-        wide, n = broadcast(cast(dt.i64, i), shape), x.shape[k]
-        wide = select(apply("lt", wide, 0), add(wide, n), wide)
-        flat = wide if flat is None else add(mul(flat, n), wide)
+        at, n = broadcast(cast(dt.i64, i), shape), x.shape[k]
+        at = select(apply("lt", at, 0), add(at, n), at)
+        flat = at if flat is None else add(mul(flat, n), at)
     assert flat is not None
     first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
     rest = [k for k in range(len(x.shape)) if k not in places]
     order = [*rest[:first], *places, *rest[first:]]
     moved = permute(x, order)
-    merged = reshape(moved, (*moved.shape[:first], prod(x.shape[k] for k in places), *moved.shape[first + len(places):]))
-    return take(merged, first, flat)
+    wide = (*moved.shape[:first], prod(x.shape[k] for k in places), *moved.shape[first + len(places):])
+    return order, first, reshape(moved, wide), flat

@@ -150,7 +150,7 @@ def _attention(out: Type, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | N
     if enable_gqa:
         k, v = (_repeat_heads(t, q.shape[-3]) for t in (k, v))
     query, key, value = (convert(t, out.dtype) for t in (q, k, v))
-    factor: Operand = 1 / math.sqrt(q.shape[-1]) if scale is None and q.shape[-1] else scale or 1.0
+    factor: Operand = scale if scale is not None else 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     scores = mul(matmul(query, key, transposed=True), factor)
     low = float("-inf")
     if is_causal:
@@ -212,3 +212,45 @@ def _conv(out: Type, x: Tensor, weight: Tensor, bias: Tensor | None = None, stri
 def _with_bias(x: Tensor, bias: Tensor | None, dtype: DType) -> Tensor:
     """A number for each channel, dimension 1, added."""
     return x if bias is None else add(x, reshape(convert(bias, dtype), (1, prod(bias.shape), *[1] * (len(x.shape) - 2))))
+
+
+@lowers("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
+def _conv_transpose(out: Type, x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
+                    padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1,
+                    dilation: int | Sequence[int] = 1) -> Tensor:
+    """Every element of x times the kernel, added up where they lie `stride` apart.
+
+    Place o takes, of x at q - j, the kernel's place r + j stride, where o + padding = q stride + r: the sum is over channels of a group and
+    the j, which are one where strides are as long as the kernel."""
+    n = len(weight.shape) - 2
+    if len(x.shape) == n + 1:
+        wide = _conv_transpose(Type(out.dtype, (1, *out.shape)), reshape(x, (1, *x.shape)), weight, bias, stride, padding, output_padding,
+                               groups, dilation)
+        return reshape(wide, out.shape)
+    steps, spread, pads, places = tuple_of(stride, n), tuple_of(dilation, n), tuple_of(padding, n), out.shape[2:]
+    filters = _spread_out(convert(weight, out.dtype), spread)
+    taps = tuple(-(-w // s) for w, s in zip(filters.shape[2:], steps, strict=True))
+    filters = pad(filters, [0] * (n + 2), (*weight.shape[:2], *(t * s for t, s in zip(taps, steps, strict=True))), 0)
+    most = [(o - 1 + p) // s for o, p, s in zip(places, pads, steps, strict=True)]
+    held = pad(convert(x, out.dtype), (0, 0, *(t - 1 for t in taps)), (*x.shape[:2], *(m + t for m, t in zip(most, taps, strict=True))), 0)
+    per, channels = x.shape[1] // groups, weight.shape[1]
+    dims = (x.shape[0], groups, channels, *places, per, *taps)
+
+    def padded(k: int) -> ix.Ix:
+        return ix.add(Pos(3 + k), IxConst(pads[k]))
+
+    channel = ix.add(ix.mul(Pos(1), per), Pos(3 + n))
+    source = [ix.add(ix.div(padded(k), steps[k]), ix.add(ix.mul(Pos(4 + n + k), -1), IxConst(taps[k] - 1))) for k in range(n)]
+    place = [ix.add(ix.mod(padded(k), steps[k]), ix.mul(Pos(4 + n + k), steps[k])) for k in range(n)]
+    product = mul(remap(held, dims, [Pos(0), channel, *source]), remap(filters, dims, [channel, Pos(2), *place]))
+    return _with_bias(reshape(reduce("add", product, range(3 + n, 4 + 2 * n)), out.shape), bias, out.dtype)
+
+
+def _spread_out(weight: Tensor, spread: Shape) -> Tensor:
+    """A kernel whose places lie `spread` apart, with zeros between."""
+    for k, d in enumerate(spread, 2):
+        if d > 1:
+            dims = [(n - 1) * d + 1 if j == k else n for j, n in enumerate(weight.shape)]
+            between = remap(weight, dims, [ix.div(Pos(j), d) if j == k else Pos(j) for j in range(len(dims))])
+            weight = select(apply("eq", apply("mod", position(dims, k), d), 0), between, 0)
+    return weight

@@ -11,7 +11,7 @@ from emmy.errors import EmmyError
 from emmy.ir.dtype import DType
 from emmy.ir.tensor_ir import Tensor
 from emmy.ir.torch_ir import Type
-from emmy.lower.torch_to_tensor.build import add, apply, axis, convert, div, mean, mul, reduce, reshape, sub
+from emmy.lower.torch_to_tensor.build import add, apply, axis, broadcast, constant, convert, div, mean, mul, reduce, reshape, sub
 from emmy.lower.torch_to_tensor.registry import lowers
 
 
@@ -98,3 +98,11 @@ def _batch_norm(out: Type, x: Tensor, weight: Tensor | None, bias: Tensor | None
     centre, spread = (reshape(convert(t, t.dtype), channels) for t in (running_mean, running_var))
     scaled = mul(sub(convert(x, out.dtype), centre), apply("rsqrt", add(spread, eps)))
     return _affine(scaled, out, None if weight is None else reshape(weight, channels), None if bias is None else reshape(bias, channels))
+
+
+@lowers("aten._native_batch_norm_legit_no_training.default")
+def _batch_norm_and_statistics(out: tuple[Type, Type, Type], x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
+                               running_var: Tensor, momentum: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """With the statistics that it saved for a backward pass, which are empty."""
+    mean, spread = (broadcast(constant(t.dtype.compute, 0), t.shape) for t in out[1:])
+    return _batch_norm(out[0], x, weight, bias, running_mean, running_var, False, momentum, eps), mean, spread

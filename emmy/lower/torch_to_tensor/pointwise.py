@@ -108,7 +108,21 @@ def _mul(out: Type, x: Operand, y: Operand) -> Tensor:
 @lowers("aten.div.Tensor", "aten.div.Scalar", "aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.true_divide.Tensor")
 def _div(out: Type, x: Operand, y: Operand, rounding_mode: str | None = None) -> Tensor:
     op = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[rounding_mode]
-    return apply(op, convert(x, out.dtype), convert(y, out.dtype))
+    a, b = convert(x, out.dtype), convert(y, out.dtype)
+    return _floor_of_quotient(a, b) if op == "floordiv" and out.dtype.kind == "float" else apply(op, a, b)
+
+
+def _floor_of_quotient(a: Tensor, b: Tensor) -> Tensor:
+    """The floor of the exact quotient of floats, where that of the rounded one may be 1 above it: 1 // 0.1 is 9.
+
+    a less its remainder is a multiple of b, whose quotient rounds to a whole number or close to one; by 0 it is a / b."""
+    rest = apply("fmod", a, b)
+    whole = div(sub(a, rest), b)
+    other_sign = apply("xor", apply("lt", b, 0), apply("lt", rest, 0))
+    whole = select(apply("and", apply("ne", rest, 0), other_sign), sub(whole, 1), whole)
+    below = apply("floor", whole)
+    nearest = select(apply("lt", constant(a.dtype, 0.5), sub(whole, below)), add(below, 1), below)
+    return select(apply("eq", b, 0), div(a, b), nearest)
 
 
 @lowers("aten.floor_divide.default", "aten.floor_divide.Scalar")
@@ -130,7 +144,8 @@ def _fmod(out: Type, x: Operand, y: Operand) -> Tensor:
 def _pow(out: Type, x: Operand, y: Operand) -> Tensor:
     """A small integer power is a product, by repeated squaring; a half one a square root."""
     base = convert(x, out.dtype)
-    if not isinstance(y, Tensor) and y == int(y) and abs(y) <= 8 and (y >= 0 or out.dtype.kind == "float"):
+    most = 8 if out.dtype.kind == "float" else 63
+    if not isinstance(y, Tensor) and math.isfinite(y) and y == int(y) and abs(y) <= most and (y >= 0 or out.dtype.kind == "float"):
         power, square, n = None, base, abs(int(y))
         while n:
             if n & 1:
@@ -142,8 +157,24 @@ def _pow(out: Type, x: Operand, y: Operand) -> Tensor:
     if not isinstance(y, Tensor) and abs(y) == 0.5:
         return apply("sqrt" if y > 0 else "rsqrt", base)
     if out.dtype.kind == "int":
-        raise EmmyError("pow of integers by a tensor or a large exponent is not covered", "convert an operand to a floating type")
+        return _integer_power(base if isinstance(x, Tensor) else broadcast(base, out.shape), convert(y, out.dtype))
     return apply("pow", base, convert(y, out.dtype))
+
+
+def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
+    """Squared again and again, wrapping as torch does; a negative exponent gives 0, but 1 of 1 and a sign of -1.
+
+    Six bits of the exponent count: an even number to 64 or more has wrapped to 0, and of the odd ones only 1 and -1 have not wrapped."""
+    one, power, square, left = constant(base.dtype, 1), None, base, exponent
+    for _ in range(6):
+        odd = apply("eq", apply("mod", left, 2), 1)
+        power = select(odd, square, one) if power is None else mul(power, select(odd, square, one))
+        square, left = mul(square, square), apply("floordiv", left, 2)
+    sign = select(apply("eq", apply("mod", exponent, 2), 0), one, constant(base.dtype, -1))
+    unit = select(apply("eq", base, 1), one, select(apply("eq", base, -1), sign, constant(base.dtype, 0)))
+    assert power is not None
+    gone = apply("and", apply("lt", constant(exponent.dtype, 63), exponent), apply("eq", apply("mod", base, 2), 0))
+    return select(apply("lt", exponent, 0), unit, select(gone, constant(base.dtype, 0), power))
 
 
 @lowers("aten.maximum.default", "aten.max.other")

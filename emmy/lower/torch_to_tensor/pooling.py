@@ -6,12 +6,28 @@ from collections.abc import Sequence
 from functools import reduce as fold
 from math import prod
 
-from emmy.errors import EmmyError
-from emmy.ir.tensor_ir import Tensor
+from emmy.ir import index as ix
+from emmy.ir.index import Pos
+from emmy.ir.tensor_ir import IndexValue, Tensor
 from emmy.ir.torch_ir import Type
-from emmy.lower.torch_to_tensor.build import add, apply, cast, convert, div, mean, mul, position, reduce, reshape, sub
+from emmy.lower.torch_to_tensor.build import (
+    add,
+    apply,
+    cast,
+    convert,
+    div,
+    mean,
+    mul,
+    position,
+    reduce,
+    remap,
+    reshape,
+    select,
+    sub,
+)
 from emmy.lower.torch_to_tensor.linear_algebra import spatial, tuple_of
 from emmy.lower.torch_to_tensor.registry import lowers
+from emmy.lower.torch_to_tensor.views import pad
 
 Sizes = int | Sequence[int]
 
@@ -56,8 +72,24 @@ def _count(out: Type, along: int, size: int, step: int, pad: int, extent: int, c
 def _adaptive_avg_pool(out: Type, x: Tensor, size: Sizes, *, op: str) -> Tensor:
     n = int(op.removeprefix("aten.adaptive_avg_pool")[0])
     lead, places = x.shape[:len(x.shape) - n], out.shape[len(out.shape) - n:]
+    value = convert(x, out.dtype)
     if any(e % p for e, p in zip(x.shape[len(lead):], places, strict=True)):
-        raise EmmyError("an adaptive pool whose windows differ in size is not covered", "choose an output size that divides the input size")
+        for d in range(len(lead), len(x.shape)):
+            value = _adaptive(value, d, out.shape[d])
+        return value
     pieces = [v for e, p in zip(x.shape[len(lead):], places, strict=True) for v in (p, e // p)]
-    split = reshape(convert(x, out.dtype), (*lead, *pieces))
-    return mean(split, range(len(lead) + 1, len(lead) + 2 * n, 2))
+    return mean(reshape(value, (*lead, *pieces)), range(len(lead) + 1, len(lead) + 2 * n, 2))
+
+
+def _adaptive(x: Tensor, dim: int, places: int) -> Tensor:
+    """The means of windows along a dimension: of place p from floor(p n / places) up to ceil((p + 1) n / places)."""
+    n, rank = x.shape[dim], len(x.shape)
+    firsts = [p * n // places for p in range(places)]
+    longest = max(-(-(p + 1) * n // places) - first for p, first in enumerate(firsts))
+    dims = (*(places if k == dim else m for k, m in enumerate(x.shape)), longest)
+    place = ix.add(ix.div(ix.mul(Pos(dim), n), places), Pos(rank))
+    held = pad(x, [0] * rank, tuple(m + longest if k == dim else m for k, m in enumerate(x.shape)), 0)
+    windows = remap(held, dims, [place if k == dim else Pos(k) for k in range(rank)])
+    end = add(mul(position(dims, dim), n), n + places - 1)
+    inside = apply("lt", add(position(dims, rank), IndexValue(dims, ix.div(ix.mul(Pos(dim), n), places))), apply("floordiv", end, places))
+    return div(reduce("add", select(inside, windows, 0), (rank,)), reduce("add", cast(x.dtype, inside), (rank,)))

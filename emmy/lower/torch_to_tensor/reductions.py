@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emmy.errors import EmmyError
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.tensor_ir import Scan, Tensor
@@ -27,8 +26,6 @@ from emmy.lower.torch_to_tensor.build import (
     select,
     sub,
 )
-from emmy.lower.torch_to_tensor.indexing import pick
-from emmy.lower.torch_to_tensor.normalisation import log_softmax
 from emmy.lower.torch_to_tensor.registry import lowers
 
 Dims = int | Sequence[int] | None
@@ -154,52 +151,3 @@ def _norm(out: Type, x: Tensor, order: Number | None = 2, dim: Dims = None, keep
 def _cumulate(out: Type, x: Tensor, dim: int, *, dtype: DType | None = None, op: str) -> Tensor:
     value = convert(x, out.dtype)
     return Scan("add" if op == "aten.cumsum.default" else "mul", axis(dim, len(x.shape)), value) if x.shape else value
-
-
-def _reduced(loss: Tensor, reduction: int) -> Tensor:
-    """torch's codes: 0 none, 1 mean, 2 sum."""
-    over = axes(None, len(loss.shape))
-    return loss if reduction == 0 else mean(loss, over) if reduction == 1 else reduce("add", loss, over)
-
-
-@lowers("aten.mse_loss.default", "aten.l1_loss.default")
-def _distance(out: Type, x: Tensor, y: Tensor, reduction: int = 1, *, op: str) -> Tensor:
-    gap = sub(convert(x, out.dtype), convert(y, out.dtype))
-    return _reduced(mul(gap, gap) if op == "aten.mse_loss.default" else apply("abs", gap), reduction)
-
-
-@lowers("aten.huber_loss.default", "aten.smooth_l1_loss.default")
-def _huber(out: Type, x: Tensor, y: Tensor, reduction: int = 1, delta: float = 1.0, *, op: str) -> Tensor:
-    """Quadratic below `delta`, linear above; smooth L1 is the same divided by its `beta`."""
-    gap = apply("abs", sub(convert(x, out.dtype), convert(y, out.dtype)))
-    if op == "aten.smooth_l1_loss.default" and delta == 0:
-        return _reduced(gap, reduction)
-    loss = select(apply("lt", gap, delta), mul(mul(gap, gap), 0.5), mul(sub(gap, 0.5 * delta), delta))
-    return _reduced(loss if op == "aten.huber_loss.default" else mul(loss, 1 / delta), reduction)
-
-
-@lowers("aten.kl_div.default")
-def _kl_div(out: Type, x: Tensor, target: Tensor, reduction: int = 1, *, log_target: bool = False) -> Tensor:
-    a, t = convert(x, out.dtype), convert(target, out.dtype)
-    if log_target:
-        return _reduced(mul(apply("exp", t), sub(t, a)), reduction)
-    return _reduced(sub(select(apply("eq", t, 0), constant(t.dtype, 0), mul(t, apply("log", t))), mul(t, a)), reduction)
-
-
-@lowers("aten.cross_entropy_loss.default", "aten.nll_loss.default", "aten.nll_loss_nd.default")
-def _cross_entropy(out: Type, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1, ignore_index: int = -100,
-                   label_smoothing: float = 0.0, *, op: str) -> Tensor:
-    """-(log softmax)[target], classes on dimension 1 (0 where x is one row); the ignored count for nothing."""
-    if weight is not None or label_smoothing or target.dtype.kind == "float":
-        raise EmmyError("a cross entropy with class weights, label smoothing or class probabilities is not covered", "write it out")
-    value, classes = convert(x, out.dtype), 1 if len(x.shape) > 1 else 0
-    logs = log_softmax(value, classes) if op == "aten.cross_entropy_loss.default" else value
-    counted = apply("ne", target, ignore_index)
-    loss = select(counted, apply("neg", pick(logs, classes, select(counted, target, constant(dt.i64, 0)))), 0.0)
-    if reduction == 0:
-        return loss
-    over = axes(None, len(loss.shape))
-    total = reduce("add", loss, over)
-    return total if reduction == 2 else apply("div", total, reduce("add", cast(loss.dtype, counted), over))
-
-

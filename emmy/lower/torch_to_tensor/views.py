@@ -30,6 +30,13 @@ def _broadcast_tensors(out: tuple[Type, ...], xs: Sequence[Tensor]) -> tuple[Ten
     return tuple(broadcast(x, t.shape) for x, t in zip(xs, out, strict=True))
 
 
+@lowers("aten.meshgrid.default", "aten.meshgrid.indexing")
+def _meshgrid(out: tuple[Type, ...], xs: Sequence[Tensor], *, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Vector k along dimension k; by "xy" the first two change places."""
+    along = [1, 0, *range(2, len(xs))] if indexing == "xy" and len(xs) > 1 else range(len(xs))
+    return tuple(remap(reshape(x, (x.size,)), t.shape, [Pos(k)]) for x, t, k in zip(xs, out, along, strict=True))
+
+
 @lowers("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default", "aten.transpose_copy.int")
 def _transpose(out: Type, x: Tensor, a: int, b: int) -> Tensor:
     order = list(range(len(x.shape)))
@@ -207,11 +214,31 @@ def pad(x: Tensor, before: Sequence[int], shape: Shape, value: Number) -> Tensor
     return select(both(inside), moved, constant(x.dtype, value)) if inside else moved
 
 
+def _with_edges(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor:
+    """`x` longer by what it has at its ends along `dim`: mirrored at the outermost elements ("reflect"), these again ("replicate"), or what
+    it has at the other end ("circular").  A negative width crops."""
+    low, high = max(before, 0), max(after, 0)
+    x = window(x, dim, max(-before, 0), x.shape[dim] - max(-before, 0) - max(-after, 0))
+    n, dims = x.shape[dim], list(x.shape)
+    dims[dim] = n + low + high
+    if mode == "circular":
+        return remap(x, dims, [ix.mod(ix.add(Pos(k), IxConst(-low % n)), n) if k == dim else Pos(k) for k in range(len(dims))])
+    if mode == "reflect":
+        ends = window(x, dim, low, low, -1) if low else None, window(x, dim, n - 2, high, -1) if high else None
+    else:
+        ends = window(x, dim, 0, low, 0) if low else None, window(x, dim, n - 1, high, 0) if high else None
+    return concatenate([part for part in (ends[0], x, ends[1]) if part is not None], dim)
+
+
 @lowers("aten.constant_pad_nd.default", "aten.pad.default")
 def _pad(out: Type, x: Tensor, widths: Sequence[int], *rest: object) -> Tensor:
     value = next((v for v in rest if isinstance(v, int | float)), 0)
-    if any(mode not in (None, "constant") for mode in rest if not isinstance(mode, int | float)):
-        raise NotImplementedError(f"padding mode {rest[0]!r}")
+    mode = next((v for v in rest if isinstance(v, str)), "constant")
+    if mode != "constant":
+        x = cast(x.dtype.compute, x)
+        for k in range(len(widths) // 2):
+            x = _with_edges(x, len(x.shape) - 1 - k, widths[2 * k], widths[2 * k + 1], mode)
+        return x
     before = [0] * len(x.shape)
     for k, low in enumerate(widths[::2]):
         before[len(x.shape) - 1 - k] = low

@@ -11,7 +11,8 @@ from emmy.evaluate.simulate import simulate
 from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_text import parse, show
+from emmy.ir.kernel_parser import parse
+from emmy.ir.kernel_text import show
 from emmy.ir.node import IRError
 from emmy.ir.tile_text import parse_kernel
 from emmy.lower.kernel_to_cuda import emit_module

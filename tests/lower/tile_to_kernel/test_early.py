@@ -12,7 +12,8 @@ from emmy.evaluate.simulate import SimulationError
 from emmy.instructions import CopyTile, If, LaunchDependents, WaitKernels
 from emmy.instructions.control import For
 from emmy.ir.kernel_ir import Kernel, Stmt, walk
-from emmy.ir.kernel_text import parse, show
+from emmy.ir.kernel_parser import parse
+from emmy.ir.kernel_text import show
 from emmy.lower.tile_to_kernel.early import following
 from emmy.pipeline import Program, compile_snippet
 from emmy.runtime.execute import arguments, on_simulator

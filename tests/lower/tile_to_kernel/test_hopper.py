@@ -26,7 +26,7 @@ from emmy.lower.tile_to_kernel import lower
 from emmy.runtime.build import build
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, runs, schedule, tensors, total
 from tests.lower.tile_to_kernel.test_contraction import close, matmul
-from tests.lower.tile_to_kernel.test_tensor_core import wide
+from tests.lower.tile_to_kernel.test_tensor_core import HALF, lowered, wide
 
 SMALL = "WORK=g1x1/ws,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8"
 NARROW = "WORK=g1x1/ws,TILE=wgmma_m64n16k16_bf16_f32/f1x2/k128,STAGE=d2/smem-tma,RASTER=gm1/p2"
@@ -34,11 +34,6 @@ PAIR = "WORK=g2x1/ws,TILE=wgmma_m64n128k16_bf16_f32/f1x1/k64,STAGE=d3/smem-tma,R
 TALL = "WORK=g2x1/ws,TILE=wgmma_m64n64k16_bf16_f32/f2x2/k128,STAGE=d2/smem-tma,RASTER=gm8/p1"
 THREE = "WORK=g3x1/ws,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8/p2"
 LARGE = "WORK=g2x1/ws,TILE=wgmma_m64n256k16_bf16_f32/f1x1/k64,STAGE=d4/smem-tma,RASTER=gm8/p132"
-HALF = 2.0**-8
-
-
-def lowered(k: tile.Kernel, row: str) -> kernel_ir.Kernel:
-    return lower(k.replace(schedule=schedule("contraction", row, (0,), (1,))))
 
 
 def boxes(k: kernel_ir.Kernel) -> bool:

@@ -13,7 +13,8 @@ from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_text import parse, show
+from emmy.ir.kernel_parser import parse
+from emmy.ir.kernel_text import show
 from emmy.ir.loop_ir import Value
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.lower.tile_to_kernel import lower

@@ -44,15 +44,20 @@ def test_f16() -> None:
     close(run(k, lowered(k, SMALL.replace("bf16", "f16")), random(k)), reference(random(k), 0.25))
 
 
-def test_rows_that_are_masked_in_part_and_in_full() -> None:
-    k = attention(1, 9, 16, 37, 8, "bias", dt.bf16)
+def masked(k: tile.Kernel, form: kernel_ir.Kernel, scale: float, first: int) -> None:
+    """Attention whose first row sees no key, the next only those from `first` on, and the next the first key alone."""
     x = random(k)
     x["bias"][0] = -np.inf
-    x["bias"][1, :32] = -np.inf
+    x["bias"][1, :first] = -np.inf
     x["bias"][2, 1:] = -np.inf
-    out = run(k, lowered(k, SMALL), x)
+    out = run(k, form, x)
     assert np.isnan(out[0, 0]).all()
-    close(out[:, 1:], reference(x, 8**-0.5, "bias")[:, 1:])
+    close(out[:, 1:], reference(x, scale, "bias")[:, 1:])
+
+
+def test_rows_that_are_masked_in_part_and_in_full() -> None:
+    k = attention(1, 9, 16, 37, 8, "bias", dt.bf16)
+    masked(k, lowered(k, SMALL), 8**-0.5, 32)
 
 
 def test_scaled_queries_and_keys_stored_transposed() -> None:
