@@ -9,10 +9,10 @@ from statistics import median
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
 
+from emmy.cli import options
 from emmy.tune import database
 from emmy.tune.database import Measurement
 
@@ -100,7 +100,7 @@ def main(
     """Rank correlation and the model's pick, a kernel a line."""
     measured = database.read(rows.read_text(), str(rows))
     found = judge(measured, {} if kept else predictions(suite))
-    console = Console()
+    console = options.console()
     console.print(table(found))
     correlations, distances = [r.correlation for r in found], [r.distance for r in found]
     console.print(f"correlation {median(correlations):.2f} in the median; the first pick is {median(distances):.1%} from the best in the "

@@ -108,6 +108,8 @@ def test_tune_measures_once_and_a_second_run_nothing(kept: dict[str, str], tmp_p
     read, new = f"{kernel['measured']} measurements read", f"{kernel['measured']} new or later"
     said = Said("tune", "import", tmp_path / "all.jsonl", env=other).well()
     assert read in said and new in said
+    assert "0 new or later" in Said("tune", "import", tmp_path / "all.jsonl", env=other).well()
+    assert Said("tune", "show", "--kernel", "zzz", env=other).well() == "nothing is known of a kernel zzz…\n"
     assert Said("tune", "export", "-", env=other).well() == (tmp_path / "all.jsonl").read_text()
 
 
@@ -169,6 +171,7 @@ def test_proposals_are_judged_simulated_and_ranked(tmp_path: Path) -> None:
 
 def test_no_legal_proposal_is_exit_code_1_and_a_bad_line_2(tmp_path: Path) -> None:
     assert propose(tmp_path, "WORK=t2048").code == 1
+    assert "unchecked: too large to simulate" in propose(tmp_path, "WORK=t128,REDUCE=coop", "torch.randn(64, 128).softmax(-1)").well()
     assert_bad(propose(tmp_path, "WORK"), "rows.txt, line 1")
     assert_bad(propose(tmp_path, "# none\n"), "proposes no row")
     assert_bad(propose(tmp_path, "cross: WORK=t64"), "no kernel is at 'cross'")

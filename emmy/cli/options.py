@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +28,7 @@ Math = Annotated[str, typer.Option(help="exact keeps every bit; fast may reorder
                                         "fp32 products.")]
 Knobs = Annotated[str, typer.Option(envvar="EMMY_KNOBS", show_default=False,
                                     help="Fields of the schedule row to fix, as WORK=t256,TILE=v4; of one kernel as TILE@KERNEL=v4, "
-                                    "by the beginning of its name or identity, or the tensor that it writes.")]
+                                    "by the beginning of its name or identity, the tensor that it writes, or a form.")]
 Rules = Annotated[list[Path] | None, typer.Option(help="A further rule file, after those in EMMY_RULES; repeatable.", show_default=False)]
 Budget = Annotated[str, typer.Option(metavar="NODES[,SECONDS]", show_default=False, help="What each phase of saturation may "
                                      "spend, 60000,20 if not given. Where one has, it ends, and a warning names the rule that grew it.")]
@@ -80,6 +80,13 @@ def console(*, stderr: bool = False) -> Console:
 
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=240)
+
+
+def track[T](steps: Iterable[T], saying: str, out: Console, total: int | None = None) -> Iterable[T]:
+    """The steps, with a bar of them while they last where `out` is a terminal."""
+    from rich.progress import track
+
+    return track(steps, saying, total, console=out, transient=True, disable=not out.is_terminal)
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from emmy.cli import options
 from emmy.errors import EmmyError
 from emmy.evaluate.error import Judged, judge
 from emmy.instructions.resources import thread_statements
@@ -101,9 +102,7 @@ def on_cpu(program: Program, simulate: bool, force: bool, out: Console) -> Outco
     if simulate:
         functions = {k.name: k for k in program.kernels}
         expect([functions[x.kernel] for x in plan.launches], force, out)
-        from rich.progress import track
-
-        found = execute.on_simulator(program, arrays, track(plan.launches, "simulating kernels", console=out, transient=True))
+        found = execute.on_simulator(program, arrays, options.track(plan.launches, "simulating kernels", out))
     else:
         found = execute.on_numpy(program, arrays)
     outputs = {name: to_torch(x, plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name, x in found.items()}

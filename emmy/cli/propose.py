@@ -58,8 +58,6 @@ def command(rows: RowsFile, file: options.File = None, snippet: options.Snippet 
 
 def tried(judged: Sequence[Judged], found: dict[str, Task], device: str, keep: bool, out: Console) -> list[Judged]:
     """The proposals with what became of the legal ones: on the GPU, or in the simulator where the kernel is small."""
-    from rich.progress import track
-
     from emmy.runtime.build import compiler
     from emmy.tune import database, executor
     from emmy.tune.worker import device_name
@@ -72,7 +70,7 @@ def tried(judged: Sequence[Judged], found: dict[str, Task], device: str, keep: b
             assert running is not None and j.option is not None
             task = found[j.identity]
             running.submit(executor.Job(task.problem, task.candidate(j.option), device))
-        for _ in track(legal, "trying", console=out, transient=True):
+        for _ in options.track(legal, "trying", out):
             while (done := running.next(60.0) if running else None) is None:
                 pass
             results[done[0].candidate.identity, done[0].candidate.row] = done[1]
@@ -108,7 +106,9 @@ def table(judged: Sequence[Judged], measured: bool) -> Table:
 def fields(j: Judged) -> dict[str, Any]:
     """A proposal as JSON says it."""
     result = j.result
-    says = f"illegal: {j.reason}" if j.option is None else ": ".join(filter(None, (result.status, result.note))) if result else ""
+    unseen = result is not None and result.status == "right" and result.error is None        # nothing ran: no numbers were looked at
+    status = "unchecked" if unseen else result and result.status
+    says = f"illegal: {j.reason}" if j.option is None else ": ".join(filter(None, (status, result.note))) if result else ""
     return {"line": j.line, "row": j.row, "legal": j.option is not None, "predicted_us": j.option and j.option.seconds * 1e6,
             "measured_us": result and result.us, "error": result and result.error,
-            "status": result and result.status, "says": says}
+            "status": status, "says": says}

@@ -92,7 +92,7 @@ def last(reason: Reason) -> Reason:
 
 
 def lacking(reason: Reason) -> str:
-    """What a rule lacks: the premises that fail, what their variables are, and what the rule file says of the fact."""
+    """What a rule lacks: the premises that fail, and what their variables are."""
     held = ", ".join(f"{v} = {text}" for v, (sort, value) in reason.found.items() if (text := spelled(sort, value)))
     return f"{' and '.join(reason.premises)} fails{f' where {held}' if held else ''}"
 

@@ -95,15 +95,11 @@ def judged(read: dict[str, list[RuleFile]], extra: dict[str, list[tuple[str, str
     """A verdict on each rule in the order of the files, and what is wrong with them together (`whole`: on random programs, too)."""
     from itertools import chain
 
-    from rich.progress import track
-
     from emmy.check.report import loop_verdicts, snippet_of, tile_verdicts
 
     order = {rule.name: k for k, rule in enumerate(rule for files in read.values() for file in files for rule in file.rules)}
     coming = chain(loop_verdicts(read["loop"], extra["loop"], seconds), tile_verdicts(read["tile"], extra["tile"]) if read["tile"] else ())
-    console = options.console(stderr=True)
-    verdicts = sorted(track(coming, "judging rules", total=len(order), console=console, transient=True, disable=not console.is_terminal),
-                      key=lambda v: order[v.name])
+    verdicts = sorted(options.track(coming, "judging rules", options.console(stderr=True), len(order)), key=lambda v: order[v.name])
     if not whole or not read["loop"] or any(v.faults for v in verdicts):
         return verdicts, []
     from emmy.check.book import Book

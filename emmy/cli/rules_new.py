@@ -16,6 +16,7 @@ RULE = """; NAME: a rule of Loop IR to start from.  Replace the example by yours
 ; (Input name point), (Reduce monoid axis x).  Small letters are variables; the same letter twice must be the same value.
 ; The ruleset is <phase>-<class>.  Phases: normalize (one spelling of equal values), algebra (sums and products), twist (one-pass
 ; reductions).  Classes: exact (every bit is kept), finite (every bit of finite values), real (equal over the reals; rounding moves).
+; One that the house lacks is declared in the file: (ruleset algebra-exact)
 ; With premises, write (rule (premises) (actions) …), as in
 ;   (rule ((= v (Reduce "add" a (Binary "mul" x y))) (= d (Deps x)) (set-not-contains d a))
 ;         ((union v (Binary "mul" x (Reduce "add" a y)))) :ruleset algebra-real :name "factor-out")

@@ -31,7 +31,8 @@ class WithDefault(TyperGroup):
 
 
 app = typer.Typer(cls=WithDefault, no_args_is_help=True, help="Search schedule rows by measuring them: emmy tune -c SNIPPET, or "
-                  "FILE.py:NAME, FILE.py or a folder of such files.  What is measured is kept, and outranks the model from then on.")
+                  "FILE.py:NAME, FILE.py or a folder of such files.  What is measured is kept, and outranks the model from then on.  The "
+                  "options of a search: emmy tune program --help.")
 
 Path_ = Annotated[str | None, typer.Argument(metavar="FILE.py[:NAME] | DIR", show_default=False,
                                              help="A function, module or class of a file; a file or a folder for all in it.")]
@@ -114,8 +115,6 @@ def duration(text: str) -> float:
 
 def write_pack(path: Path, made: list[Program], most: int, seed: int, processes: int | None) -> None:
     """Compile candidates of every kernel and write them as one pack."""
-    from rich.progress import track
-
     from emmy.runtime.build import compiler
     from emmy.tune import pack
     from emmy.tune.database import revision
@@ -126,9 +125,9 @@ def write_pack(path: Path, made: list[Program], most: int, seed: int, processes:
     out = options.console(stderr=True)
     if not made:
         raise EmmyError("there is no program to pack", "see what was left out, above")
-    distinct = {t.problem.identity: t for p in track(made, "choosing rows", console=out, transient=True) for t in tasks(p)}
+    distinct = {t.problem.identity: t for p in options.track(made, "choosing rows", out) for t in tasks(p)}
     compiled, failed = pack.compiled(list(distinct.values()), most, seed, processes,
-                                     lambda steps: track(steps, "compiling", console=out, transient=True))
+                                     lambda steps: options.track(steps, "compiling", out))
     first = made[0]
     pack.save(path, pack.Pack(first.target, first.math, compiler(), revision(), compiled))
     count = sum(len(cs) for _, cs in compiled)
@@ -169,7 +168,10 @@ def show(kernel: Kernel = "", json: options.Json = None) -> None:
 
     found = [m for m in database.default().get() if m.identity.startswith(kernel)]
     out = options.console(stderr=json is not None and str(json) == "-")
-    out.print(rows_table(found) if kernel else kernels_table(found))
+    if found:
+        out.print(rows_table(found) if kernel else kernels_table(found))
+    else:
+        out.print(f"nothing is known of {f'a kernel {kernel}…' if kernel else 'any kernel'}", markup=False)
     if json is not None:
         options.write_json(json, [m._asdict() for m in found])
 

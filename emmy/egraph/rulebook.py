@@ -15,7 +15,7 @@ from typing import Any
 
 from emmy.egraph.pattern import Patterns
 from emmy.egraph.recording import MATCHED, record
-from emmy.egraph.rulefile import PHASES, Rule, RuleFile, bindings, check, check_beside, explained, ir_of, parse
+from emmy.egraph.rulefile import PHASES, Rule, RuleFile, bindings, check, check_beside, check_names, explained, ir_of, parse
 from emmy.errors import EmmyError
 
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real"), "tf32": ("exact", "finite", "real", "approx")}   # what each --math admits
@@ -86,6 +86,7 @@ def extra_rules(paths: Iterable[str | Path]) -> dict[str, list[tuple[str, str]]]
         file = parse(str(path), path.read_text("utf-8-sig"))
         ir = ir_of(file, path.resolve().parent.name)
         check(file, ir)
+        check_names(file)
         check_beside(file, before[ir])
         before[ir].append(file)
         found[ir].append((file.name, file.text))

@@ -6,6 +6,7 @@ A ruleset is named `<phase>-<class>` or `<phase>-<idea>-<class>`; the phase says
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.machinery
 import importlib.util
@@ -15,6 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from emmy.errors import EmmyError
+from emmy.ir.dtype import DTYPES
+from emmy.ir.operators import MONOIDS, OPERATORS, TWISTS
 
 PHASES = {      # of each IR's rules, in the order in which they first run
     "loop": ("index", "push", "fuse", "deps", "normalize", "algebra", "twist", "cut", "measure", "starve", "split", "replace"),
@@ -156,15 +159,28 @@ def terms(text: str) -> Iterator[str]:
             yield text[start:token.end()]
 
 
-def explained(error: Exception, files: Iterable[tuple[str, str]]) -> EmmyError:
+def explained(error: Exception, files: Sequence[tuple[str, str]]) -> EmmyError:
     """An error of the engine's as one that names the file, the line and the rule, of `files` (name, text)."""
     said = " ".join(str(error).split())
     for name, text in files:
         if found := re.search(rf"In (\d+):\d+-(?:\d+:)?\d+ of {re.escape(name)}:", said):
             line, what = int(found[1]), said[found.end():].strip()
             rule = _named(text, line)
-            return EmmyError(f"rules: {name}:{line}: {f'rule {rule}: ' if rule else ''}{what}", f"mend {name}")
+            return EmmyError(f"rules: {name}:{line}: {f'rule {rule}: ' if rule else ''}{what}", f"mend {name}{_hint(what, name, files)}")
     return EmmyError(f"rules: {said}", f"mend {', '.join(name for name, _ in files)}")
+
+
+def _hint(what: str, name: str, files: Iterable[tuple[str, str]]) -> str:
+    """How to mend what the engine says of the file `name`: a name that it does not know is likely one of the others', misspelt."""
+    if found := re.search(r"Unbound symbol (\S+)", what):
+        return f": bind {found[1]} on the left side or in a premise"
+    others = {other: text for other, text in files if other != name}
+    declared = "".join(f"; rules/{other} declares sorts and terms" for other in others if other.endswith("/syntax.egg"))
+    if found := re.search(r"(?:Undefined sort|Unbound function) (\S+)", what):
+        known = {word for text in others.values() for word in re.findall(r"[A-Za-z][\w-]*", re.sub(r";[^\n]*", "", text))}
+        near = difflib.get_close_matches(found[1], sorted(known), 1)
+        return "".join(f": {word} is the nearest known" for word in near) + declared
+    return declared
 
 
 def _named(text: str, line: int) -> str:
@@ -177,6 +193,27 @@ def _named(text: str, line: int) -> str:
     end = min((s for s in starts if s > begin), default=len(text))
     name = re.search(r':name\s+"([^"]+)"', text[begin:end])
     return name[1] if name else ""
+
+
+NAMES = {       # what the first operand of a term names: the word for it, and those there are
+    **{term: (f"operator of {arity} operand{'s' * (arity > 1)}", [o.name for o in OPERATORS.values() if o.arity == arity])
+       for arity, term in enumerate(("Unary", "Binary", "Ternary"), 1)},
+    **dict.fromkeys(("Reduce", "Scan"), ("monoid", list(MONOIDS))),
+    **dict.fromkeys(("Pivot", "Channel"), ("recipe", list(TWISTS))),
+    **dict.fromkeys(("Const", "Number", "Cast", "Round"), ("type", list(DTYPES))),
+}
+NAMING = re.compile(rf'\((?:Body)?({"|".join(NAMES)})\s+"([^"]*)"')
+
+
+def check_names(file: RuleFile) -> None:
+    """EmmyError if a term of a rule names an operator, a monoid, a recipe or a type that there is none of: to egglog they are strings."""
+    for rule in file.rules:
+        for found in NAMING.finditer(rule.text):
+            (kind, known), name = NAMES[found[1]], found[2]
+            if name not in known:
+                line = rule.line + rule.text.count("\n", 0, found.start())
+                raise EmmyError(f"rules: {file.name}:{line}: rule {rule.name}: ({found[1]} \"{name}\" …): {name!r} names no {kind}",
+                                f"name one of {', '.join(known)}")
 
 
 def check(file: RuleFile, ir: str) -> None:

@@ -102,7 +102,7 @@ class ClassValue(Value):
 
     key: int
 
-    @property
+    @functools.cached_property
     def dtype(self) -> DType:
         return dt.i64
 

@@ -17,23 +17,25 @@ from operator import attrgetter
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, leaves
-from emmy.ir.node import IRError, Node, postorder
+from emmy.ir.node import IRError, Node, members, postorder
 from emmy.ir.operators import MONOIDS, result_dtype
 from emmy.ir.tensor_ir import Input, Shape
 
 
 class Value(Node):
-    """Base: a scalar at a point.  `dtype` is a compute type; `operands` are the values it is made of.
+    """Base: a scalar at a point.  `operands` are the values it is made of: those among its fields, and those that its index terms use.
+    `dtype` is a compute type, that of the first operand where a node does not say otherwise.
 
     What is read off operands is cached: a DAG has exponentially many paths."""
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
-        raise NotImplementedError
+        return self.operands[0].dtype
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Value, ...]:
-        return ()
+        found = tuple(members(self))
+        return *(x for x in found if isinstance(x, Value)), *indices(*(x for x in found if isinstance(x, Ix)))
 
     @property
     def binds(self) -> int | None:
@@ -62,20 +64,16 @@ class Load(Value):
     element: DType
     point: tuple[Ix, ...]
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.element.compute
-
-    @cached_property
-    def operands(self) -> tuple[Value, ...]:
-        return indices(*self.point)
 
 
 class Const(Value):
     element: DType
     bits: int
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.element
 
@@ -85,13 +83,9 @@ class IndexOf(Value):
 
     at: Ix
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return dt.i64
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return indices(self.at)
 
 
 class Apply(Value):
@@ -107,7 +101,7 @@ class Apply(Value):
     def dtype(self) -> DType:
         return result_dtype(self.op, tuple(a.dtype for a in self.args))
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Value, ...]:
         return self.args
 
@@ -118,13 +112,9 @@ class Conversion(Value):
     element: DType
     x: Value
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.element.compute
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.x,)
 
 
 class Cast(Conversion):
@@ -154,14 +144,6 @@ class Reduce(Reduction):
         if self.monoid not in MONOIDS:
             raise IRError(f"unknown monoid {self.monoid!r}")
 
-    @cached_property
-    def dtype(self) -> DType:
-        return self.x.dtype
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.x,)
-
 
 class Scan(Reduction):
     """The monoid's product of x over `axis` from 0 up to and with `at`."""
@@ -171,14 +153,6 @@ class Scan(Reduction):
     at: Ix
     x: Value
 
-    @cached_property
-    def dtype(self) -> DType:
-        return self.x.dtype
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return self.x, *indices(self.at)
-
 
 class Pivot(Reduction):
     """The pivot of a twisted reduction: the maximum of `score` over `axis` (recipes "softmax" and "first") or its mean
@@ -187,14 +161,6 @@ class Pivot(Reduction):
     recipe: str
     axis: int
     score: Value
-
-    @cached_property
-    def dtype(self) -> DType:
-        return self.score.dtype
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.score,)
 
 
 class Channel(Reduction):
@@ -209,10 +175,6 @@ class Channel(Reduction):
     @cached_property
     def dtype(self) -> DType:
         return self.x.dtype
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.score, self.x)
 
 
 class Definition(Node):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, dataclass_transform
 
 _TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
@@ -43,6 +43,17 @@ class Node(metaclass=_Interned):
     def replace(self, **changes: Any) -> Any:
         """The node with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def members(node: Node) -> Iterator[Any]:
+    """The values of a node's fields, those of tuples one by one."""
+    names: tuple[str, ...] = node.__match_args__
+    for name in names:
+        value = getattr(node, name)
+        if isinstance(value, tuple):
+            yield from value
+        else:
+            yield value
 
 
 def postorder[T: Hashable](roots: Iterable[T], operands: Callable[[T], Sequence[T]]) -> tuple[T, ...]:

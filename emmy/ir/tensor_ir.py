@@ -15,7 +15,7 @@ from typing import Literal
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ix, Pos, leaves, upper
-from emmy.ir.node import IRError, Node, postorder
+from emmy.ir.node import IRError, Node, members, postorder
 from emmy.ir.operators import MONOIDS, result_dtype
 
 Role = Literal["input", "weight", "constant"]
@@ -23,19 +23,20 @@ Shape = tuple[int, ...]
 
 
 class Tensor(Node):
-    """Base: every node has `shape` and `dtype`, cached where they are read off operands: a DAG has exponentially many paths."""
+    """Base: a node's operands are the tensors among its fields, and where it does not say otherwise it has the shape and the dtype of the
+    first.  What is read off operands is cached: a DAG has exponentially many paths."""
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
-        raise NotImplementedError
+        return self.operands[0].shape
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
-        raise NotImplementedError
+        return self.operands[0].dtype
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Tensor, ...]:
-        return ()
+        return tuple(x for x in members(self) if isinstance(x, Tensor))
 
     @property
     def size(self) -> int:
@@ -50,11 +51,11 @@ class Input(Tensor):
     element: DType
     role: Role = "input"
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return self.dims
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.element
 
@@ -65,11 +66,11 @@ class Constant(Tensor):
     element: DType
     bits: int
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return ()
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.element
 
@@ -80,11 +81,11 @@ class IndexValue(Tensor):
     dims: Shape
     at: Ix
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return self.dims
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return dt.i64
 
@@ -101,16 +102,8 @@ class Elementwise(Tensor):
             raise IRError(f"{self.op} of shapes {', '.join(str(a.shape) for a in self.args)}: broadcasting is an index map of its own")
 
     @cached_property
-    def shape(self) -> Shape:
-        return self.args[0].shape
-
-    @cached_property
     def dtype(self) -> DType:
         return result_dtype(self.op, tuple(a.dtype for a in self.args))
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        return self.args
 
 
 class Conversion(Tensor):
@@ -120,16 +113,8 @@ class Conversion(Tensor):
     x: Tensor
 
     @cached_property
-    def shape(self) -> Shape:
-        return self.x.shape
-
-    @property
     def dtype(self) -> DType:
         return self.element
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        return (self.x,)
 
 
 class Cast(Conversion):
@@ -163,14 +148,6 @@ class Reduce(Tensor):
     def shape(self) -> Shape:
         return tuple(n for k, n in enumerate(self.x.shape) if k not in self.axes)
 
-    @cached_property
-    def dtype(self) -> DType:
-        return self.x.dtype
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        return (self.x,)
-
 
 class Scan(Tensor):
     """The inclusive scan by a monoid along `axis`."""
@@ -183,18 +160,6 @@ class Scan(Tensor):
         if self.monoid not in MONOIDS or not 0 <= self.axis < len(self.x.shape) or self.x.dtype.compute is not self.x.dtype:
             raise IRError(f"scan {self.monoid} along {self.axis} of {self.x.dtype}{self.x.shape}")
 
-    @cached_property
-    def shape(self) -> Shape:
-        return self.x.shape
-
-    @cached_property
-    def dtype(self) -> DType:
-        return self.x.dtype
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        return (self.x,)
-
 
 class IndexMap(Tensor):
     """y[p] = x[at(p)]: views, transposes, broadcasts, slices, flips.  `at` has one index term of `Pos` for each dimension of x."""
@@ -206,17 +171,9 @@ class IndexMap(Tensor):
     def __post_init__(self) -> None:
         check_point(self.at, self.dims, self.x.shape)
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         return self.dims
-
-    @cached_property
-    def dtype(self) -> DType:
-        return self.x.dtype
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        return (self.x,)
 
 
 class Gather(Tensor):
@@ -237,14 +194,6 @@ class Gather(Tensor):
     @cached_property
     def shape(self) -> Shape:
         return self.index.shape
-
-    @cached_property
-    def dtype(self) -> DType:
-        return self.x.dtype
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        return (self.x, self.index)
 
 
 def check_point(at: tuple[Ix, ...], dims: Shape, into: Shape, skip: int = -1) -> None:

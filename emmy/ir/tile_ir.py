@@ -33,7 +33,7 @@ class FoldResult(Value):
     element: DType
     needs: frozenset[int]
 
-    @property
+    @cached_property
     def dtype(self) -> DType:
         return self.element
 

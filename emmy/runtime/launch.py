@@ -41,7 +41,7 @@ def cuda_device(device: Any = "cuda") -> Any:
         raise EmmyError(f"device {device!r} is not a CUDA GPU, and compiled kernels run on no other", "Choose 'cuda' or 'cuda:N'.")
     if not torch.cuda.is_available() or (found.index or 0) >= torch.cuda.device_count():
         raise EmmyError(f"torch finds no GPU {device!r} on this machine",
-                        "Run where there is one; without a GPU, a program runs on the device 'numpy'.")
+                        "Run where there is one; without, programs run on the devices numpy and simulate, and emmy tune on stand-in.")
     return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
 
 

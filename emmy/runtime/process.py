@@ -55,7 +55,7 @@ class Worker:
         if not healthy:
             self.close()
         if error is not None:
-            raise EmmyError(error, "The other workloads are measured all the same.")
+            raise EmmyError(*error)
         return value
 
     def close(self) -> None:
@@ -76,16 +76,16 @@ def _serve(pipe: Connection, healthy: Callable[[], object], environment: dict[st
             function, arguments = pipe.recv()
         except EOFError:
             return
-        answer: tuple[Any, str | None, bool]  # what it returned, what it raised, whether the process is fit for more
+        answer: tuple[Any, tuple[str, str] | None, bool]  # what it returned, what it raised, whether the process is fit for more
         try:
             answer = (function(*arguments), None, True)
         except Exception as error:
             if isinstance(error, EmmyError):
-                message = error.message
+                raised = error.message, error.remedy
             else:
-                message = f"{type(error).__name__}: {error}"
+                raised = f"{type(error).__name__}: {error}", "The traceback is on the standard error."
                 traceback.print_exc()
-            answer = (None, message, _is_healthy(healthy))
+            answer = (None, raised, _is_healthy(healthy))
         pipe.send(answer)
 
 

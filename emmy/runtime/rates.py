@@ -35,15 +35,6 @@ def copy_TBs() -> float:
     return 2 * source.nbytes / device_us(lambda: torch.mul(source, 1.0, out=target)) / 1e6     # a copy node of a graph is slower
 
 
-def read_TBs() -> float:
-    """Bytes read by a kernel that sums, in 10^12 a second."""
-    import torch
-
-    source = torch.randn(ELEMENTS // 4096, 4096, device="cuda")
-    target = torch.empty(ELEMENTS // 4096, device="cuda")
-    return source.nbytes / device_us(lambda: torch.sum(source, 1, out=target)) / 1e6
-
-
 def product_TFLOPs(dtype: str) -> float:
     """Operations of a product of square matrices of a torch dtype on tensor cores, two a multiply-add, in 10^12 a second.  float32 is
     multiplied as TF32; 0 for a type that torch multiplies on no unit of this GPU."""

@@ -102,7 +102,7 @@ class Database:
         fields = columns._fields        # type: ignore[attr-defined]
         news = ", ".join(f"{f} = excluded.{f}" for f in fields if f not in key)
         statement = (f"INSERT INTO {table} VALUES ({', '.join('?' * len(fields))}) ON CONFLICT DO UPDATE SET {news} "
-                     f"WHERE excluded.at >= {table}.at")
+                     f"WHERE excluded.at > {table}.at")
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
             before = connection.total_changes

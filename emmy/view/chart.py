@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from emmy.view import style
-from emmy.view.svg import STYLE, tag, text
+from emmy.view.svg import document, tag, text
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 420, 70, 50, 190, 50     # pixels, of which the margins
 
@@ -23,7 +22,7 @@ def chart(lines: Mapping[str, Sequence[float | None]], title: str, across: str, 
         share = (math.log10(y) - low) / (high - low)
         return LEFT + (WIDTH - LEFT - RIGHT) * k / max(count, 1), HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
 
-    shapes = [tag("rect", class_="paper", width=WIDTH, height=HEIGHT), text(title, LEFT, 24, "name")]
+    shapes = [text(title, LEFT, 24, "name")]
     for y in ticks(least, most):
         x0, y0 = at(0, y)
         shapes += [tag("path", class_="outline", d=f"M{x0:.1f} {y0:.1f}H{WIDTH - RIGHT}"),
@@ -38,8 +37,7 @@ def chart(lines: Mapping[str, Sequence[float | None]], title: str, across: str, 
         best = min(y for y in line if y)
         shapes.append(tag("g", tag("rect", x=WIDTH - RIGHT + 14, y=TOP + 20 * n, width=12, height=12, fill=style.colour(n)),
                           text(f"{name}  {best:.4g}", WIDTH - RIGHT + 32, TOP + 10 + 20 * n, "")))
-    inside = (tag("title", escape(title)), tag("style", STYLE), *shapes)
-    return tag("svg", *inside, xmlns="http://www.w3.org/2000/svg", width=WIDTH, height=HEIGHT, viewBox=f"0 0 {WIDTH} {HEIGHT}") + "\n"
+    return document(title, WIDTH, HEIGHT, *shapes)
 
 
 def ticks(least: float, most: float) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from emmy.view import style
-from emmy.view.svg import LETTER, STYLE, tag, text
+from emmy.view.svg import LETTER, document, tag, text
 
 ACROSS, MARGIN, TOP, LINE = 480, 20, 66, 15     # pixels: of the axis, about all, above the lines, and of a line
 
@@ -25,7 +25,7 @@ def dots(values: Mapping[str, Sequence[float | None]], series: Sequence[str], ti
     def at(power: float) -> float:
         return left + ACROSS * (power - low) / (high - low)
 
-    shapes = [tag("rect", class_="paper", width=width, height=height), text(title, left, 20, "name")]
+    shapes = [text(title, left, 20, "name")]
     for power in range(low, high + 1):
         label, weight = f"{2.0 ** power:g}", "2" if power == 0 else "0.5"
         shapes += [tag("path", class_="outline", d=f"M{at(power):.1f} {TOP - 6}V{height - MARGIN}", style=f"stroke-width:{weight}"),
@@ -40,5 +40,4 @@ def dots(values: Mapping[str, Sequence[float | None]], series: Sequence[str], ti
             if v:
                 shapes.append(tag("circle", tag("title", escape(f"{name}: {series[k]} {v:.2f}")), cx=f"{at(math.log2(v)):.1f}", cy=f"{y:g}",
                                   r=4 if k == 0 else 3, fill=style.colour(k)))
-    inside = (tag("title", escape(title)), tag("style", STYLE), *shapes)
-    return tag("svg", *inside, xmlns="http://www.w3.org/2000/svg", width=width, height=height, viewBox=f"0 0 {width:g} {height:g}") + "\n"
+    return document(title, width, height, *shapes)

@@ -32,10 +32,7 @@ def svg(picture: Picture, everything: bool = False) -> str:
                 text(left_out(picture, rows), MARGIN, MARGIN + 34, "dim")]
     drawn = sorted(lines, key=lambda line: bool(_kernels(picture, line)))       # chosen lines lie over the others
     shapes = [*(_line(picture, line) for line in drawn), *(_card(picture, c, card) for c, card in cards.items())]
-    paper = tag("rect", class_="paper", width=width, height=height)
-    inside = [tag("title", escape(picture.title)), tag("style", STYLE), paper, *captions,
-              tag("g", *shapes, transform=f"translate({MARGIN - left:g} {CAPTION})")]
-    return tag("svg", *inside, xmlns="http://www.w3.org/2000/svg", width=width, height=height, viewBox=f"0 0 {width:g} {height:g}") + "\n"
+    return document(picture.title, width, height, *captions, tag("g", *shapes, transform=f"translate({MARGIN - left:g} {CAPTION})"))
 
 
 def all_rows(picture: Picture) -> dict[int, tuple[int, ...]]:
@@ -129,6 +126,12 @@ def _row(picture: Picture, c: int, k: int, y: int) -> list[str]:
     square = [tag("rect", x=left - 12, y=y + 5, width=8, height=8, rx=2, fill=colour) for colour in cut]
     words = [text(said, left, y + 13, "" if m.kernels else "dim"), text(cost, style.WIDTH - 10, y + 13, "dim", end=True)]
     return [*tint, *bars, *square, *words]
+
+
+def document(title: str, width: float, height: float, *shapes: str) -> str:
+    """The SVG of shapes on paper of so many pixels."""
+    inside = (tag("title", escape(title)), tag("style", STYLE), tag("rect", class_="paper", width=width, height=height), *shapes)
+    return tag("svg", *inside, xmlns="http://www.w3.org/2000/svg", width=width, height=height, viewBox=f"0 0 {width:g} {height:g}") + "\n"
 
 
 def text(words: str, x: float, y: float, kind: str, end: bool = False) -> str:

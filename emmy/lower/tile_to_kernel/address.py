@@ -47,6 +47,13 @@ def normal(x: Ix, extents: dict[int, int]) -> Ix:
     return simple if all(ix.bounds(part, extent)[0] >= 0 for part in divided(simple)) else x
 
 
+def raised(x: Ix, n: int, extents: dict[int, int]) -> int:
+    """How many times n is to be added to `x` so that it is nowhere negative: machines round quotients to zero, and index terms down.
+    A value that is used as an index, and an axis that is not among `extents`, is taken to be nowhere subtracted."""
+    least, _ = ix.bounds(x, lambda leaf: extents.get(leaf.a, 1) if isinstance(leaf, Ax) else 1)
+    return max(-(least // n), 0)
+
+
 def in_runs(kernel: tile.Kernel, x: Ix, axis: int, width: int) -> Ix:
     """`x` with the axis as (number of a run of `width`, place in it), axes RUN and LANE."""
     run = ix.add(ix.mul(Ax(RUN), width), Ax(LANE))

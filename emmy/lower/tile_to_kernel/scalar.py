@@ -28,7 +28,7 @@ from emmy.ir.kernel_ir import fold as folded
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
-from emmy.lower.tile_to_kernel.address import LONG, at_place, by_runs, offset, repeats
+from emmy.lower.tile_to_kernel.address import LONG, at_place, by_runs, offset, raised, repeats
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
@@ -108,8 +108,10 @@ class Emitter:
             case ix.IxConst(n): return const(self.integer, n)
             case ix.IxAdd(a, b): return self.index(a) + self.index(b)
             case ix.IxMul(a, n): return self.index(a) * n
-            case ix.IxDiv(a, n): return self.index(a) // n
-            case ix.IxMod(a, n): return self.index(a) % n
+            case ix.IxDiv(a, n):
+                lift = raised(a, n, self.kernel.extents)
+                return (self.index(a) + lift * n) // n - lift
+            case ix.IxMod(a, n): return (self.index(a) + raised(a, n, self.kernel.extents) * n) % n
             case IxOf(value): return Convert(self.integer, self.value(value)) if self.integer is not dt.i64 else self.value(value)
         raise IRError(f"index {x} in Tile IR")
 
@@ -143,7 +145,8 @@ class Emitter:
             case loop.Const(element, bits):
                 return Const(element, bits)
             case loop.IndexOf(at):
-                at = at_place(self.kernel, at, *self.place_in_run) if self.place_in_run else at
+                if self.place_in_run and isinstance(told := at_place(self.kernel, at, *self.place_in_run), ix.IxConst):
+                    return const(dt.i64, told.n)
                 return Convert(dt.i64, self.index(at)) if self.integer is not dt.i64 else self.index(at)
             case loop.Apply("select", (condition, x, y)) if self.place_in_run and isinstance(known := self.value(condition), Const):
                 return self.value(x if known.value else y)

@@ -105,6 +105,16 @@ def _scaled_mm(out: Type, x: Tensor, y: Tensor, scale_x: Tensor, scale_y: Tensor
     return product if bias is None else add(product, widen(bias))
 
 
+@lowers("aten.bilinear.default")
+def _bilinear(out: Type, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W[o] y for each o, and the bias."""
+    (o, i, j), n = weight.shape, prod(x.shape[:-1])
+    rows = [reshape(convert(t, out.dtype), (n, t.shape[-1])) for t in (x, y)]
+    product = contract((n, o, i, j), ((rows[0], (0, 2)), (convert(weight, out.dtype), (1, 2, 3)), (rows[1], (0, 3))), 2)
+    made = reshape(product, out.shape)
+    return made if bias is None else add(made, convert(bias, out.dtype))
+
+
 @lowers("aten.outer.default", "aten.ger.default")
 def _outer(out: Type, x: Tensor, y: Tensor) -> Tensor:
     return mul(reshape(convert(x, out.dtype), (x.size, 1)), convert(y, out.dtype))

@@ -13,6 +13,7 @@ from emmy.ir.operators import unit
 from emmy.ir.tensor_ir import Scan, Tensor
 from emmy.ir.torch_ir import Type
 from emmy.lower.torch_to_tensor.build import apply, axis, broadcast, cast, constant, gather, position, reduce, remap, reshape, select, widen
+from emmy.lower.torch_to_tensor.reductions import arg
 from emmy.lower.torch_to_tensor.registry import lowers
 from emmy.lower.torch_to_tensor.views import concatenate
 
@@ -111,6 +112,25 @@ def _topk(out: tuple[Type, Type], x: Tensor, k: int, dim: int = -1, largest: boo
 def _kthvalue(out: tuple[Type, Type], x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     value, place = _sorted(x, dim, False, k - 1, 1)
     return reshape(value, out[0].shape), reshape(place, out[1].shape)
+
+
+@lowers("aten.median.dim")
+def _median(out: tuple[Type, Type], x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The lower one of the two in the middle; a NaN if there is any."""
+    if not x.shape:
+        return widen(x), constant(dt.i64, 0)
+    along = axis(dim, len(x.shape))
+    value, place = _sorted(x, along, False, (x.shape[along] - 1) // 2, 1)
+    if x.dtype.kind == "float":
+        missing = reduce("or", apply("isnan", widen(x)), (along,), keepdim=True)
+        value, place = select(missing, float("nan"), value), select(missing, arg("max", widen(x), along, True), place)
+    return reshape(value, out[0].shape), reshape(place, out[1].shape)
+
+
+@lowers("aten.median.default")
+def _median_of_all(out: Type, x: Tensor) -> Tensor:
+    whole = Type(dt.i64, ())
+    return _median((out, whole), reshape(x, (x.size,)), 0)[0]
 
 
 @lowers("aten.cummax.default", "aten.cummin.default")

@@ -42,7 +42,7 @@ def common(x: Operand, y: Operand) -> DType:
 
 
 UNARY = {"abs": "abs", "neg": "neg", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt",
-         "reciprocal": "recip", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "sign": "sign", "special_erf": "erf"}
+         "reciprocal": "recip", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf", "special_erf": "erf"}
 ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "round": "round"}
 
 
@@ -54,6 +54,13 @@ for _name, _op in UNARY.items():
     lowers(f"aten.{_name}.default")(_unary(_op))
 for _name, _op in ROUNDING.items():
     lowers(f"aten.{_name}.default")(lambda out, x, _op=_op: x if out.dtype.kind == "int" else apply(_op, convert(x, out.dtype)))
+
+
+@lowers("aten.sign.default", "aten.sgn.default")
+def _sign(out: Type, x: Tensor) -> Tensor:
+    """Of a NaN torch says 0: it is neither above nor below."""
+    value = convert(x, out.dtype)
+    return apply("sign", value if out.dtype.kind != "float" else select(apply("isnan", value), 0, value))
 
 
 @lowers("aten.sigmoid.default", "aten.special_expit.default")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
+from emmy.ir.index import Pos
 from emmy.ir.tensor_ir import Scan, Tensor
 from emmy.ir.torch_ir import Type
 from emmy.lower.torch_to_tensor.build import (
@@ -22,6 +23,7 @@ from emmy.lower.torch_to_tensor.build import (
     mul,
     position,
     reduce,
+    remap,
     reshape,
     select,
     sub,
@@ -72,7 +74,7 @@ def _aminmax(out: tuple[Type, Type], x: Tensor, *, dim: int | None = None, keepd
     return low, high
 
 
-def _arg(monoid: str, x: Tensor, along: int, keepdim: bool) -> Tensor:
+def arg(monoid: str, x: Tensor, along: int, keepdim: bool) -> Tensor:
     """The first place of the extreme along an axis; a NaN is the extreme."""
     best = broadcast(reduce(monoid, x, (along,), keepdim=True), x.shape)
     hit = apply("eq", x, best)
@@ -84,7 +86,7 @@ def _arg(monoid: str, x: Tensor, along: int, keepdim: bool) -> Tensor:
 def _argmax(out: Type, x: Tensor, dim: int | None = None, keepdim: bool = False, *, op: str) -> Tensor:
     value = convert(x, x.dtype)
     flat = reshape(value, (value.size,)) if dim is None or not x.shape else value
-    found = _arg("max" if "argmax" in op else "min", flat, axis(dim or 0, len(flat.shape)), keepdim)
+    found = arg("max" if "argmax" in op else "min", flat, axis(dim or 0, len(flat.shape)), keepdim)
     return reshape(found, out.shape)
 
 
@@ -94,7 +96,7 @@ def _max_dim(out: tuple[Type, Type], x: Tensor, dim: int, keepdim: bool = False,
     if not x.shape:
         return value, constant(dt.i64, 0)
     along = axis(dim, len(x.shape))
-    return reduce(monoid, value, (along,), keepdim), _arg(monoid, value, along, keepdim)
+    return reduce(monoid, value, (along,), keepdim), arg(monoid, value, along, keepdim)
 
 
 @lowers("aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim", "aten.all.dims")
@@ -129,10 +131,25 @@ def _var(out: Type, x: Tensor, dim: Dims | bool = None, unbiased: bool = True, k
 @lowers("aten.logsumexp.default", "aten.special_logsumexp.default")
 def _logsumexp(out: Type, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """m + log sum exp(x - m) with m the maximum, or m where that is infinite."""
-    value, over = convert(x, out.dtype), axes(dim, len(x.shape))
-    most = reduce("max", value, over, keepdim=True)
-    total = add(most, apply("log", reduce("add", apply("exp", sub(value, most)), over, keepdim=True)))
-    return reshape(select(apply("eq", apply("abs", most), float("inf")), most, total), out.shape)
+    return reshape(_log_of_sum(convert(x, out.dtype), axes(dim, len(x.shape))), out.shape)
+
+
+def _log_of_sum(x: Tensor, over: Sequence[int]) -> Tensor:
+    most = reduce("max", x, over, keepdim=True)
+    total = add(most, apply("log", reduce("add", apply("exp", sub(x, most)), over, keepdim=True)))
+    return select(apply("eq", apply("abs", most), float("inf")), most, total)
+
+
+@lowers("aten.logcumsumexp.default")
+def _logcumsumexp(out: Type, x: Tensor, dim: int) -> Tensor:
+    """At each place over those up to it, with their own maximum."""
+    if not x.shape:
+        return convert(x, out.dtype)
+    along, rank = axis(dim, len(x.shape)), len(x.shape)
+    wide = (*x.shape, x.shape[along])
+    each = remap(convert(x, out.dtype), wide, [Pos(rank if k == along else k) for k in range(rank)])
+    upto = select(apply("le", position(wide, rank), position(wide, along)), each, float("-inf"))
+    return reshape(_log_of_sum(upto, (rank,)), x.shape)
 
 
 @lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar", "aten.norm.ScalarOpt_dtype")

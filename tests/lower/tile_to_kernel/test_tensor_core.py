@@ -125,12 +125,18 @@ def test_a_computed_operand_is_rounded_to_a_half(row: str) -> None:
     assert copies(form) == 1
 
 
-def test_two_products_share_an_operand() -> None:
-    t = tensors(dt.bf16, x=(21, 40), w=(24, 40), v=(24, 40))
+def gated(n: int, k: int, row: str, tolerance: float) -> kernel_ir.Kernel:
+    """The Kernel IR of (x @ w.T) * (x @ v.T), run and compared."""
+    t = tensors(dt.bf16, x=(21, k), w=(n, k), v=(n, k))
     gate, up = (total(2, op("mul", load(t, "x", 0, 2), load(t, name, 1, 2))) for name in "wv")
-    made = kernel(op("mul", gate, up), (0, 1), {0: 21, 1: 24, 2: 40}, t)
-    x, form = wide(made), lowered(made, SMALL)
-    close(run(made, form, random(made)), (x["x"] @ x["w"].T) * (x["x"] @ x["v"].T), 1e-6)
+    made = kernel(op("mul", gate, up), (0, 1), {0: 21, 1: n, 2: k}, t)
+    x, form = wide(made), lowered(made, row)
+    close(run(made, form, random(made)), (x["x"] @ x["w"].T) * (x["x"] @ x["v"].T), tolerance)
+    return form
+
+
+def test_two_products_share_an_operand() -> None:
+    form = gated(24, 40, SMALL, 1e-6)
     assert len(form.shared) == 3 and copies(form) == 3
 
 
