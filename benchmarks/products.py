@@ -55,6 +55,18 @@ PROGRAMS = {
                 "(turned(heads(q(x))), turned(heads(k(x))), v(x))",
 }
 
+# Layers whose weights are integers of 8 bits, or of 4, two to a byte: sizes of rows, columns, the sum, and inputs that share a scale.
+OCTETS = ("w = nn.Parameter(torch.randint(-128, 128, ({1}, {2}), dtype=torch.int8), requires_grad=False); "
+          "x = torch.randn({0}, {2}, {dtype}); ")
+NIBBLES = ("p = nn.Parameter(torch.randint(0, 256, ({1}, {2} // 2), dtype=torch.uint8), requires_grad=False); "
+           "x = torch.randn({0}, {2}, {dtype}); "
+           "w = torch.stack(((p & 15).to(torch.int8) - 8, (p >> 4).to(torch.int8) - 8), -1).view({1}, {2}); ")
+BY_OUTPUT = "s = nn.Parameter(torch.rand({1}, {dtype}) / 128, requires_grad=False); F.linear(x, w.to(x.dtype)) * s"
+BY_GROUP = ("s = nn.Parameter(torch.rand({1}, {2} // {3}, {dtype}) / 128, requires_grad=False); "
+            "F.linear(x, (w.to(x.dtype).view({1}, -1, {3}) * s[:, :, None]).view({1}, {2}))")
+PROGRAMS |= {"linear_int8": OCTETS + BY_OUTPUT, "linear_int8_groups": OCTETS + BY_GROUP,
+             "linear_int4": NIBBLES + BY_OUTPUT, "linear_int4_groups": NIBBLES + BY_GROUP}
+
 # Six programs of Mirage's evaluation ("Mirage: A Multi-Level Superoptimizer for Tensor Programs", OSDI 2025), on standard normal inputs.
 MIRAGE_ATTENTION = ("q, k, v = torch.randn({0}, {1}, {3}, {dtype}), torch.randn({0}, {3}, {2}, {dtype}), "
                     "torch.randn({0}, {2}, {3}, {dtype}); ")
@@ -118,4 +130,10 @@ MIRAGE = (
     (("mirage_mlp",), FP16, tuple((b, 4096, 4096) for b in BATCHES)),
     (("mirage_ntrans",), FP16, tuple((8 * b, 4096) for b in BATCHES)),
 )
-SUITES = {"gemm": GEMM, "attention": ATTENTION, "fused": FUSED, "mirage": MIRAGE}
+QUANTISED = (
+    (("linear_int8", "linear_int8_groups", "linear_int4", "linear_int4_groups"), BF16,
+     tuple((m, 4096, 4096, 128) for m in (1, 4, 16, 64, 4096))),
+    (("linear_int8", "linear_int4_groups"), BF16, tuple((m, 14336, 4096, 128) for m in (1, 16, 4096))),
+    (("linear_int8",), FP16, ((1, 4096, 4096, 128), (4096, 4096, 4096, 128))),
+)
+SUITES = {"gemm": GEMM, "attention": ATTENTION, "fused": FUSED, "mirage": MIRAGE, "quantised": QUANTISED}

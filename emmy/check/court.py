@@ -251,7 +251,7 @@ class Court:
             case "Round", [half, x]: return made(x.value if self.fast else convert(x.value, dt.named(half)), x.dtype, x.scale)
             case "Cast", [element, x]:
                 element = dt.named(element)
-                if not self.fast:
+                if not self.fast or element.kind != "float":
                     return made(convert(x.value, element), element.compute)
                 limit = CLAMP.get(element, np.inf)
                 return made(np.clip(x.value, -limit, limit) if element in CLAMP else x.value, element.compute)

@@ -147,8 +147,9 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
                 return ((f"class {c}", size(deps) * product, "work"),)
             case "Unary" | "Binary" | "Ternary":
                 return ((f"class {c}", OPERATORS[t.label].flops * size(deps) * slot, "work"),)
-            case "Cast" | "Round":
-                return ((f"class {c}", size(deps) * slot, "work"),)
+            case "Cast" | "Round":      # what a rounding leaves is as a rule stored so; what a cast does is widened again
+                widened = t.kind == "Cast" and dt.named(t.label).compute is not dt.named(t.label)
+                return ((f"class {c}", (2 if widened else 1) * size(deps) * slot, "work"),)
         assert t.axis is not None
         inner = size(region.deps[t.kids[0]] | {t.axis}) * slot
         carrier = f"{t.axis} {t.kids[0]}"
@@ -182,7 +183,7 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
     cheap = light(outlined)
-    solid = frozenset(n for n, k in alone.items() if k.home not in cheap)
+    solid = frozenset(n for n, k in alone.items() if k.home not in cheap or k.home in region.read_where_kept)
     home = {n: k.home for n, k in alone.items()}
     shapes = {n: outlined.tensors[n].shape for n in alone}
     beside = {n: tuple(outlined.kept[other].home for other in others) for n, others in outlined.beside.items()}

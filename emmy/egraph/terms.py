@@ -203,6 +203,7 @@ class Region(NamedTuple):
     home: dict[str, int]
     may_keep: frozenset[int]
     states: tuple[frozenset[int], ...]      # the components of each state of a twist that may be kept, as one tensor
+    read_where_kept: frozenset[int]     # of those that may be kept, what is not computed again where it is
     rounded: dict[int, DType]       # the half type that the program itself rounds a class to, if it does
     fired: dict[str, int]
     real: bool                      # whether rules over the reals were admitted
@@ -281,16 +282,17 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
                 home[term.label] = c
             if admitted(c, term):
                 terms.setdefault(c, {})[term] = None
-    rounded = {key(r.output): dt.named(tables.engine.value_to_string(r.inputs[0])) for r in rows["Round"]}
+    rounded = {key(r.output): half for kind in ("Cast", "Round") for r in rows[kind]
+               if (half := dt.named(tables.engine.value_to_string(r.inputs[0]))) in (dt.bf16, dt.f16)}
     ordered = {c: tuple(sorted(ts, key=repr)) for c, ts in terms.items()}
-    keepable = frozenset(key(r.inputs[0]) for r in rows["MayKeep"])
+    keepable, read = (frozenset(key(r.inputs[0]) for r in rows[table]) for table in ("MayKeep", "ReadWhereKept"))
     states: dict[tuple[Any, ...], set[int]] = {}
     for r in rows["Component"]:
         *state, component = r.inputs
         states.setdefault(tuple(state), set()).add(key(component))
     together = tuple(sorted(map(frozenset, states.values()), key=sorted))
-    return Region(program, extents, output_axes, ordered, deps, home, keepable, together, rounded, dict(graph.fired), real, copies(tables),
-                  provenance=provenance.read(graph, tables) if graph.traced else None)
+    return Region(program, extents, output_axes, ordered, deps, home, keepable, together, read, rounded, dict(graph.fired), real,
+                  copies(tables), provenance=provenance.read(graph, tables) if graph.traced else None)
 
 
 def copies(tables: Tables) -> dict[str, Copy]:

@@ -167,7 +167,7 @@ def _node(node: tir.Tensor, results: dict[tir.Tensor, Array], arrays: Mapping[st
             case tir.Elementwise(op, _):
                 return np.asarray(apply(op, *args))
             case tir.Cast(element, _) | tir.Round(element, _):
-                return args[0].astype(element.numpy)
+                return dt.converted(args[0], element)
             case tir.Reduce(monoid, axes, _):
                 total = MONOIDS[monoid].reduce(_wide(args[0], monoid), axis=axes, initial=unit(monoid, node.dtype))
                 return np.asarray(total).astype(node.dtype.numpy)
