@@ -93,14 +93,15 @@ class Deriver:
         self.bodies |= {name: self.forest.copied(name) for name in sorted(copies)}
         self.steps.append(Step(rule, forward, tensor, changes, dict(self.bodies)))
 
-    def keep(self, tensor: str, body: Tree) -> None:
-        """Keep a value in a tensor of its own where bodies have it, if one does."""
-        reads = self.forest.reads.get(tensor, {})
-        met = {name: [t for t in walk((tree,)) if t in reads] for name, tree in self.bodies.items() if name != tensor}
+    def keep(self, tensors: Mapping[str, Tree]) -> None:
+        """Keep values in tensors of their own, which one kernel writes, where bodies have them, if one does."""
+        reads = {t: load for tensor in tensors for t, load in self.forest.reads.get(tensor, {}).items()}
+        met = {name: [t for t in walk((tree,)) if t in reads] for name, tree in self.bodies.items() if name not in tensors}
         changes = {t: reads[t] for trees in met.values() for t in trees}
         if changes:
             self.bodies |= {name: replaced(self.bodies[name], changes) for name, trees in met.items() if trees}
-            self.bodies.setdefault(tensor, body)
+            self.bodies |= {tensor: body for tensor, body in tensors.items() if tensor not in self.bodies}
+            tensor, body = next(iter(tensors.items()))
             rule = next(iter(self.provenance.keeps.get(self.forest.home(body), ())), "")
             self.steps.append(Step(rule, True, tensor, changes, dict(self.bodies)))
 
@@ -247,5 +248,5 @@ def derivation(forest: Forest, kernels: dict[str, Kernel]) -> Derivation:
             deriver.derive(tensor, forest.goal(kernels, tensor))
             for other in reversed(kernels):      # readers before what they read
                 if other not in forest.bodies:
-                    deriver.keep(other, forest.goal(kernels, other))
+                    deriver.keep({part: forest.goal(kernels, part) for part in forest.outlined.whole((other,))})
     return Derivation(forest.bodies, tuple(deriver.steps))

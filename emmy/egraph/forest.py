@@ -228,7 +228,8 @@ class Forest:
                     self.indexed |= {k: build(writes, k) for k in term.indexed}
             return made[writes, c]
 
-        return build(tensor, kernels[tensor].root(tensor))
+        whole = self.outlined.stands(tensor)
+        return build(whole, kernels[whole].root(whole) if tensor == whole else self.outlined.kept[tensor].home)
 
     def inlined(self, body: Tree, c: int, load: Term) -> Tree:
         """The body of a derived tensor where class `c` loads it, at axes of its own: the load itself if no member of `c` says so."""
@@ -289,7 +290,7 @@ class Forest:
                 continue
             if t.node.op == KEPT:
                 name, *at = t.node.args
-                self.values[t] = loop.Load(name, self.outlined.kept[name].element, tuple(map(Ax, at)))
+                self.values[t] = loop.Load(name, self.outlined.kept[name].element, self.outlined.point(name, at))
                 continue
             term = self.provenance.term[t.node]
             kids = (*(self.values[k] for k in t.kids), *(self.value(self.index(c)) for c in term.indexed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
-from emmy.ir.index import Ax, IxConst
+from emmy.ir.index import Ax, Ix, IxConst
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.ir.tensor_ir import Input
@@ -61,6 +61,11 @@ class Outlined(NamedTuple):
     def stands(self, tensor: str) -> str:
         """The tensor that stands for a state, where `tensor` is another component of it; else itself."""
         return next((first for first, others in self.beside.items() if tensor in others), tensor)
+
+    def point(self, tensor: str, at: Sequence[int]) -> tuple[Ix, ...]:
+        """Where a kept tensor is read with axes for its own: along those that it has for another component alone, at 0."""
+        own = dict(zip(self.kept[tensor].axes, map(Ax, at), strict=True))
+        return tuple(own.get(a, IxConst(0)) for a in self.kept[self.stands(tensor)].axes)
 
     def whole(self, writes: Iterable[str]) -> tuple[str, ...]:
         """All tensors that a kernel writes, each that stands for a state before the other components of it."""

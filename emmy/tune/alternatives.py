@@ -66,15 +66,16 @@ class Ledger:
         found: dict[str, float | None] = {}
         pending = [t for _, t in self.outlined.region.program.outputs if t in bodies]
         while pending:
-            tensor = pending.pop()
+            tensor = self.outlined.stands(pending.pop())
             if tensor not in found:
-                found[tensor] = self.of_tree(forest, tensor, bodies[tensor])
-                pending += forest.loads((bodies[tensor],))
+                trees = [bodies[part] for part in self.outlined.whole((tensor,))]
+                found[tensor] = self.of_trees(forest, tensor, trees)
+                pending += forest.loads(trees)
         return found
 
-    def of_tree(self, forest: Forest, tensor: str, tree: Tree) -> float | None:
+    def of_trees(self, forest: Forest, tensor: str, trees: Sequence[Tree]) -> float | None:
         try:
-            return self.scheduled((tensor,), (forest.value(tree),)).seconds
+            return self.scheduled((tensor,), tuple(map(forest.value, trees))).seconds
         except KeyError:
             return None
 

@@ -34,6 +34,7 @@ PROGRAMS = {
     "x+x+y": "x, y = torch.randn(8, 4), torch.randn(8, 4); x + x + y",
     "pieces": "(torch.randn(4, 131072) * torch.randn(131072)).sum(-1)",
     "twist in pieces": "torch.randn(4, 131072).logsumexp(-1)",
+    "state in pieces": "s, v = torch.randn(16, 8192), torch.randn(8192, 64); F.softmax(s, -1) @ v",
     "kept at another point": "(torch.randn(256, 256) @ torch.randn(256, 256) * 2 + 1).amax(-1)",
     "gather": "F.cross_entropy(torch.randn(8, 12), torch.randint(0, 12, (8,)))",
 }
@@ -41,6 +42,7 @@ EXPECTED = {
     "softmax": {"fuse", "divide-as-multiply", "softmax-denominator", "softmax-pivot"},
     "half softmax": {"keep-precision"}, "attention": {"softmax-channel", "factor-out"}, "norm and linear": {"factor-out"},
     "(AB)C": {"reassociate-products", "keep-reduction"}, "pieces": {"in-pieces"}, "twist in pieces": {"twist-in-pieces"},
+    "state in pieces": {"channel-in-pieces"},
     "kept at another point": {"scale-maximum", "keep-reduction"},
     "gather": {"fuse"},
 }
@@ -61,7 +63,7 @@ def run(forest: Forest, bodies: Mapping[str, Tree], inputs: Mapping[str, Array])
             return
         for other in forest.loads((bodies[tensor],)):
             computed(other)
-        axes, value = outlined.kept[tensor].axes, forest.value(bodies[tensor])
+        axes, value = outlined.kept[outlined.stands(tensor)].axes, forest.value(bodies[tensor])
         bound = sorted({v.binds for v in loop.walk((value,)) if v.binds is not None} - set(axes))
         space = Space({Ax(a): outlined.region.extents[a] for a in (*axes, *bound)})
         target = outlined.tensors[tensor]
