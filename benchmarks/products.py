@@ -17,7 +17,18 @@ GROUPED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn
                   "v = torch.randn({0}, {2}, {4}, {5}, {dtype}); ")
 PAGED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn({0} * {4} // 16, 16, {2}, {5}, {dtype}); "
                 "v = torch.randn({0} * {4} // 16, 16, {2}, {5}, {dtype}); t = torch.randint(0, {0} * {4} // 16, ({0}, {4} // 16)); ")
+# Documents packed one after the other, each longer than the one before: tokens, heads, heads of keys, depth, documents.
+PACKED_INPUTS = ("q, k, v = torch.randn({0}, {1}, {3}, {dtype}), torch.randn({0}, {2}, {3}, {dtype}), torch.randn({0}, {2}, {3}, {dtype}); "
+                 "o = torch.tensor([{0} * n * (n + 1) // ({4} * ({4} + 1)) for n in range({4} + 1)], dtype=torch.int32); ")
+VARLEN = f"from torch.nn.attention.varlen import varlen_attn; {PACKED_INPUTS}varlen_attn(q, k, v, o, o, *[2 * {{0}} // {{4}}] * 2"
+DOCUMENTS = (f"{PACKED_INPUTS}t = torch.arange({{0}}); d = (o[1:] <= t[:, None]).sum(1); "
+             "q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v)); "
+             "F.scaled_dot_product_attention(q, k, v, attn_mask=MASK, enable_gqa=True)")
 PROGRAMS = {
+    "varlen_attn": f"{VARLEN})",
+    "varlen_attn_causal": f"{VARLEN}, window_size=(-1, 0))",
+    "sdpa_documents": DOCUMENTS.replace("MASK", "d[:, None] == d"),
+    "sdpa_offsets": DOCUMENTS.replace("MASK", "(o[d][:, None] <= t) & (t < o[d + 1][:, None])"),
     "scaled_mm": "x, w = (nn.Parameter(torch.randn(n, {2}).to({dtype}), requires_grad=False) for n in ({0}, {1})); "
                  "torch._scaled_mm(x, w.t(), torch.tensor(0.5), torch.tensor(2.0), out_dtype=torch.bfloat16)",
     "linear+bias+gelu": "x = torch.randn({0}, {2}, {dtype}); F.gelu(nn.Linear({2}, {1}, {dtype})(x))",
@@ -43,6 +54,18 @@ PROGRAMS = {
                 "turned = lambda y: (y * c + torch.cat((-y.chunk(2, -1)[1], y.chunk(2, -1)[0]), -1) * s).flatten(1); "
                 "(turned(heads(q(x))), turned(heads(k(x))), v(x))",
 }
+
+# Layers whose weights are integers of 8 bits, or of 4, two to a byte: sizes of rows, columns, the sum, and inputs that share a scale.
+OCTETS = ("w = nn.Parameter(torch.randint(-128, 128, ({1}, {2}), dtype=torch.int8), requires_grad=False); "
+          "x = torch.randn({0}, {2}, {dtype}); ")
+NIBBLES = ("p = nn.Parameter(torch.randint(0, 256, ({1}, {2} // 2), dtype=torch.uint8), requires_grad=False); "
+           "x = torch.randn({0}, {2}, {dtype}); "
+           "w = torch.stack(((p & 15).to(torch.int8) - 8, (p >> 4).to(torch.int8) - 8), -1).view({1}, {2}); ")
+BY_OUTPUT = "s = nn.Parameter(torch.rand({1}, {dtype}) / 128, requires_grad=False); F.linear(x, w.to(x.dtype)) * s"
+BY_GROUP = ("s = nn.Parameter(torch.rand({1}, {2} // {3}, {dtype}) / 128, requires_grad=False); "
+            "F.linear(x, (w.to(x.dtype).view({1}, -1, {3}) * s[:, :, None]).view({1}, {2}))")
+PROGRAMS |= {"linear_int8": OCTETS + BY_OUTPUT, "linear_int8_groups": OCTETS + BY_GROUP,
+             "linear_int4": NIBBLES + BY_OUTPUT, "linear_int4_groups": NIBBLES + BY_GROUP}
 
 # Six programs of Mirage's evaluation ("Mirage: A Multi-Level Superoptimizer for Tensor Programs", OSDI 2025), on standard normal inputs.
 MIRAGE_ATTENTION = ("q, k, v = torch.randn({0}, {1}, {3}, {dtype}), torch.randn({0}, {3}, {2}, {dtype}), "
@@ -85,6 +108,8 @@ ATTENTION = (
     (("sdpa_grouped",), BF16, tuple((batch, 32, 4, 1, keys, 128) for batch, keys in DECODING)),
     (("sdpa_paged",), BF16, ((16, 32, 4, 1, 8192, 128),)),
     (("softcap_attention",), BF16, ((4, 16, 1024, 64),)),
+    (("varlen_attn", "varlen_attn_causal"), BF16, ((16384, 16, 16, 128, 8), (16384, 16, 16, 64, 8), (8192, 32, 8, 128, 16))),
+    (("sdpa_documents", "sdpa_offsets"), BF16, ((8192, 16, 16, 128, 8),)),
 )
 FUSED = (
     (("linear+bias+gelu",), BF16, ((4096,) * 3, (2048, 3072, 768))),
@@ -105,4 +130,10 @@ MIRAGE = (
     (("mirage_mlp",), FP16, tuple((b, 4096, 4096) for b in BATCHES)),
     (("mirage_ntrans",), FP16, tuple((8 * b, 4096) for b in BATCHES)),
 )
-SUITES = {"gemm": GEMM, "attention": ATTENTION, "fused": FUSED, "mirage": MIRAGE}
+QUANTISED = (
+    (("linear_int8", "linear_int8_groups", "linear_int4", "linear_int4_groups"), BF16,
+     tuple((m, 4096, 4096, 128) for m in (1, 4, 16, 64, 4096))),
+    (("linear_int8", "linear_int4_groups"), BF16, tuple((m, 14336, 4096, 128) for m in (1, 16, 4096))),
+    (("linear_int8",), FP16, ((1, 4096, 4096, 128), (4096, 4096, 4096, 128))),
+)
+SUITES = {"gemm": GEMM, "attention": ATTENTION, "fused": FUSED, "mirage": MIRAGE, "quantised": QUANTISED}

@@ -322,7 +322,7 @@ def operator_cases() -> list[tuple[str, DType]]:
     """Each operator on each dtype that it takes."""
     out = []
     for name, op in OPERATORS.items():
-        for d in (dt.f32, dt.f64, dt.i32, dt.i64, dt.bool_):
+        for d in (dt.f32, dt.f64, dt.i8, dt.u8, dt.i32, dt.i64, dt.bool_):
             operands = (dt.bool_, d, d) if name == "select" else (d,) * op.arity
             try:
                 result_dtype(name, operands)

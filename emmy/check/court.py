@@ -216,6 +216,7 @@ class Court:
             case "End", []: return ()
             case "Coordinate", [x, rest]: return (x, *rest)
             case "PointAt", [p, at]: return self.template(("Point", p), at, {})
+            case "Moved", [p, k, i]: return (*p[:max(k, 0)], *p[k + 1 if k >= 0 else 0:], i)
             case "PointReplace", [p, a, i]: return tuple(self.evaluate("IndexReplace", [x, a, i]) for x in p)
             case "At", [body, at]: made = self.template(("Body", body), at, {})
             case _:
@@ -250,7 +251,7 @@ class Court:
             case "Round", [half, x]: return made(x.value if self.fast else convert(x.value, dt.named(half)), x.dtype, x.scale)
             case "Cast", [element, x]:
                 element = dt.named(element)
-                if not self.fast:
+                if not self.fast or element.kind != "float":
                     return made(convert(x.value, element), element.compute)
                 limit = CLAMP.get(element, np.inf)
                 return made(np.clip(x.value, -limit, limit) if element in CLAMP else x.value, element.compute)

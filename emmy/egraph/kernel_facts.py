@@ -13,7 +13,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
+from emmy.lower.tile_to_kernel.address import repeats, stride, usual_step, vectorises
 from emmy.lower.tile_to_kernel.held import at_position, kept, stages
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.shared_keys import packed
@@ -21,6 +21,7 @@ from emmy.lower.tile_to_kernel.staged_rows import row_tensors
 from emmy.lower.tile_to_kernel.staging import factors
 from emmy.lower.tile_to_kernel.strip import strip_loads
 
+OCTETS = 16         # integers of a byte in one access
 WINDOW = 1024       # points of folded axes beyond which no step of a load is worth stating
 
 
@@ -88,6 +89,8 @@ def load_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
             if kernel.extents[a] > 1 and stride(kernel, v, a) == 1:
                 out.append(f'(Contiguous "{name}" {a})')
                 staged.setdefault(a, []).extend([v.element.bytes] * (last in free[v]))
+        if v.element in (dt.i8, dt.u8) and any(repeats(kernel, v, a, OCTETS) for a in free[v]):
+            out.append(f'(Octets "{name}")')
     out += [f"(StagedBytes {a} {sum(sizes)} {sum(max(n, 4) for n in sizes)})" for a, sizes in staged.items()]
     return out + [f'(Lifted "{f.name}" "{number[v]}")' for f in kernel.folds for v in loop.walk(f.lifts) if isinstance(v, loop.Load)]
 
@@ -159,6 +162,7 @@ def half_valued(v: Value, half: DType) -> bool:
 def computed_from(v: Value, half: DType) -> bool:
     match v:
         case loop.Load(_, element, _): return element is half
+        case loop.Cast(dt.f32, x) if x.dtype in (dt.i8, dt.u8): return True     # whole numbers of 8 bits are values of each half type
         case loop.Cast(element, _) | loop.Round(element, _): return element is half
         case loop.Const(element, _): return element is dt.f32
         case loop.Apply("select", (_, x, y)): return computed_from(x, half) and computed_from(y, half)

@@ -73,6 +73,7 @@ def outline(region: Region) -> Outlined:
     of the outputs."""
     elements = region.elements()
     kept = {name: Kept(c, region.output_axes[name], elements[name]) for name, c in region.home.items()}
+    kept |= {name: Kept(copy.home, copy.axes, elements[copy.source]) for name, copy in region.copies.items()}
     held = {c for c, terms in region.terms.items() if any(t.kind == "Tensor" for t in terms)}
     states = [s for s in region.states if not s & held]
     candidates = sorted((region.may_keep - held).union(*states))
@@ -137,6 +138,8 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
         match t.kind:
             case "Input" | "Tensor":
                 read = outlined.tensors[t.label]
+                if t.label in region.copies:    # where one is kept, the body that reads it is the one to be priced
+                    return ()
                 return ((f"load {t.label}", min(prod(read.shape), size(deps)) * read.element.bytes * byte, "memory"),)
             case "Const" | "IndexValue":
                 return ()
@@ -144,8 +147,9 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
                 return ((f"class {c}", size(deps) * product, "work"),)
             case "Unary" | "Binary" | "Ternary":
                 return ((f"class {c}", OPERATORS[t.label].flops * size(deps) * slot, "work"),)
-            case "Cast" | "Round":
-                return ((f"class {c}", size(deps) * slot, "work"),)
+            case "Cast" | "Round":      # what a rounding leaves is as a rule stored so; what a cast does is widened again
+                widened = t.kind == "Cast" and dt.named(t.label).compute is not dt.named(t.label)
+                return ((f"class {c}", (2 if widened else 1) * size(deps) * slot, "work"),)
         assert t.axis is not None
         inner = size(region.deps[t.kids[0]] | {t.axis}) * slot
         carrier = f"{t.axis} {t.kids[0]}"
@@ -179,12 +183,12 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
     cheap = light(outlined)
-    solid = frozenset(n for n, k in alone.items() if k.home not in cheap)
+    solid = frozenset(n for n, k in alone.items() if k.home not in cheap or k.home in region.read_where_kept)
     home = {n: k.home for n, k in alone.items()}
     shapes = {n: outlined.tensors[n].shape for n in alone}
     beside = {n: tuple(outlined.kept[other].home for other in others) for n, others in outlined.beside.items()}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
-                   slot_seconds(gpu), shapes, beside)
+                   slot_seconds(gpu), shapes, beside, frozenset(region.copies))
 
 
 def words(outlined: Outlined, c: int) -> int:

@@ -105,4 +105,4 @@ def converter(source: DType, target: DType) -> Callable[[Value], Value]:
     to = target.numpy
     if target is not target.compute and source is not dt.f32:
         return lambda x: x.astype(np.float32).astype(to)
-    return lambda x: x.astype(to)
+    return lambda x: dt.converted(x, target)

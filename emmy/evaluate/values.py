@@ -226,7 +226,7 @@ def evaluate(body: Value, space: Space, tensors: Mapping[str, Array]) -> Array:
 def convert(x: Array, element: DType) -> Array:
     """`x` rounded to `element`, widened again if that is a half type."""
     with np.errstate(all="ignore"):
-        return x.astype(element.numpy).astype(element.compute.numpy)
+        return dt.converted(x, element).astype(element.compute.numpy)
 
 
 def stored(x: Array, shape: Sequence[int], element: DType) -> Array:

@@ -16,18 +16,21 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Thread, Var
 from emmy.ir.node import IRError
 
-TYPES = {dt.bool_: "bool", dt.i32: "int", dt.i64: "long long", dt.f16: "__half", dt.bf16: "__nv_bfloat16", dt.f32: "float",
-    dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2", dt.tf32: "float"}
+TYPES = {dt.bool_: "bool", dt.i8: "signed char", dt.u8: "unsigned char", dt.i32: "int", dt.i64: "long long", dt.f16: "__half",
+    dt.bf16: "__nv_bfloat16", dt.f32: "float", dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2", dt.tf32: "float"}
 PRIMARY, UNARY, TERNARY = 16, 14, 3
 
 # symbol and precedence, as in C; all of them group to the left
 INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13), "lt": ("<", 10), "le": ("<=", 10), "eq": ("==", 9),
     "ne": ("!=", 9), "xor": ("!=", 9), "and": ("&&", 5), "or": ("||", 4)}
-_INTEGER_INFIX = {"truncdiv": ("/", 13), "fmod": ("%", 13), "xor": ("^", 7)}
+_INTEGER_INFIX = {"truncdiv": ("/", 13), "fmod": ("%", 13), "xor": ("^", 7), "and": ("&", 8), "or": ("|", 6)}
 _BOOL_INFIX = {"max": ("||", 4), "min": ("&&", 5)}
 _SAME_NAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "fmod", "pow")
 _CALLS = {"float": {"abs": "fabs", "round": "rint", **{f: f for f in _SAME_NAME}}, "int": {"max": "max", "min": "min"}, "bool": {}}
-_HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min", "exp2": "emmy_exp2"}
+_HELPERS = {"sign": "emmy_sign", "mod": "emmy_mod", "floordiv": "emmy_floordiv", "max": "emmy_max", "min": "emmy_min", "exp2": "emmy_exp2",
+    "shl": "emmy_shl", "shr": "emmy_shr"}
+# what C computes in int of integers of a byte, and may leave their range
+_LEAVING = ("neg", "abs", "not", "add", "sub", "mul", "truncdiv", "floordiv")
 _WIDENED = {dt.f16: "__half2float", dt.bf16: "__bfloat162float", dt.e4m3: "float", dt.e5m2: "float"}
 _NARROWED = {dt.f16: "__float2half_rn", dt.bf16: "__float2bfloat16_rn", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2"}
 
@@ -72,6 +75,15 @@ FUNCTIONS = {
 {_DEVICE} long long emmy_mod(long long x, long long y) {{ long long r = x % y; return r != 0 && (r < 0) != (y < 0) ? r + y : r; }}""",
     "emmy_floordiv": f"""template <class T>
 {_DEVICE} T emmy_floordiv(T x, T y) {{ return x / y - (x % y != 0 && (x < 0) != (y < 0)); }}""",
+    "emmy_shl": f"""template <class T>
+{_DEVICE} T emmy_shl(T x, T by) {{
+  return static_cast<unsigned long long>(by) < 8 * sizeof(T) ? static_cast<T>(static_cast<unsigned long long>(x) << by) : T(0);
+}}""",
+    "emmy_shr": f"""// beyond its bits a number is its sign
+template <class T>
+{_DEVICE} T emmy_shr(T x, T by) {{
+  return static_cast<T>(static_cast<unsigned long long>(by) < 8 * sizeof(T) ? x >> by : x >> 8 * sizeof(T) - 1 >> 1);
+}}""",
     "emmy_max": f"""{_DEVICE} float emmy_max(float x, float y) {{
   float z;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
@@ -198,6 +210,17 @@ def spelled(e: Expr) -> tuple[str, int]:
 
 
 def _apply(op: str, args: tuple[Expr, ...]) -> tuple[str, int]:
+    made, of = _unbounded(op, args), args[-1].dtype
+    return _cast(of, made) if of in (dt.i8, dt.u8) and op in _LEAVING else made
+
+
+def _cast(to: DType, value: tuple[str, int]) -> tuple[str, int]:
+    """A value that C converts by itself, as text and its precedence."""
+    text, own = value
+    return f"({TYPES[to]}){text if own >= UNARY else f'({text})'}", UNARY
+
+
+def _unbounded(op: str, args: tuple[Expr, ...]) -> tuple[str, int]:
     of = args[-1].dtype
     infix = (INFIX | (_INTEGER_INFIX if of.kind == "int" else _BOOL_INFIX if of.kind == "bool" else {})).get(op)
     if infix:
@@ -207,19 +230,20 @@ def _apply(op: str, args: tuple[Expr, ...]) -> tuple[str, int]:
     x = [spell(a) for a in args]
     match op:
         case "neg" | "not":
-            symbol, operand = "-" if op == "neg" else "!", at_least(args[0], UNARY)
+            symbol, operand = "-" if op == "neg" else "!" if of is dt.bool_ else "~", at_least(args[0], UNARY)
             return symbol + (f"({operand})" if operand.startswith("-") else operand), UNARY
         case "select": return f"{at_least(args[0], TERNARY + 1)} ? {at_least(args[1], TERNARY)} : {at_least(args[2], TERNARY)}", TERNARY
         case "recip": return f"{constant(of, dt.bits(of, 1))[0]} / {at_least(args[0], 14)}", 13
         case "isnan": return f"isnan({x[0]})", PRIMARY
         case "fma": return f"__fma{suffix}_rn({', '.join(x)})", PRIMARY
-        case "abs" if of.kind == "int": return f"{'abs' if of is dt.i32 else 'llabs'}({x[0]})", PRIMARY
+        case "abs" if of.kind == "int": return f"{'llabs' if of is dt.i64 else 'abs'}({x[0]})", PRIMARY
         case "truncdiv": return f"trunc{suffix}({at_least(args[0], 13)} / {at_least(args[1], 14)})", PRIMARY
         case "floordiv" if of.kind == "float": return f"floor{suffix}({at_least(args[0], 13)} / {at_least(args[1], 14)})", PRIMARY
     if op in _CALLS[of.kind]:
         return f"{_CALLS[of.kind][op]}{suffix}({', '.join(x)})", PRIMARY
     if op in _HELPERS:
-        return f"{_HELPERS[op]}({', '.join(x)})", PRIMARY
+        of_type = f"<{TYPES[of]}>" if op in ("shl", "shr", "floordiv") and of.bytes == 1 else ""      # C makes them int
+        return f"{_HELPERS[op]}{of_type}({', '.join(x)})", PRIMARY
     raise IRError(f"{op} of {of} has no CUDA")
 
 
@@ -229,8 +253,8 @@ def constant(element: DType, bits: int) -> tuple[str, int]:
     if element is dt.bool_:
         return str(bool(value)).lower(), PRIMARY
     if element.kind == "int":
-        suffix = "" if element is dt.i32 else "LL"
-        lowest = value == np.iinfo(element.numpy).min
+        suffix = "LL" if element is dt.i64 else ""
+        lowest = 0 > value == np.iinfo(element.numpy).min
         return (f"(-{-(int(value) + 1)}{suffix} - 1)", PRIMARY) if lowest else (f"{value}{suffix}", PRIMARY if value >= 0 else UNARY)
     if element.bytes == 1 and element.kind == "float":
         return f"emmy_{element}::of({bits:#04x})", PRIMARY
@@ -263,7 +287,6 @@ def conversion(value: tuple[str, int], source: DType, target: DType) -> tuple[st
         return conversion((f"{_WIDENED[source]}({x})", PRIMARY), dt.f32, target)
     if target in _NARROWED:
         return f"{_NARROWED[target]}({conversion(value, source, dt.f32)[0]})", PRIMARY
-    operand = x if own >= UNARY else f"({x})"
     if target is dt.bool_:
-        return f"{operand} != {constant(source, 0)[0]}", 9
-    return f"({TYPES[target]}){operand}", UNARY
+        return f"{x if own >= UNARY else f'({x})'} != {constant(source, 0)[0]}", 9
+    return _cast(target, _cast(dt.i64, value) if source.kind == "float" and target in (dt.i8, dt.u8) else value)

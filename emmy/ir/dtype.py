@@ -2,6 +2,7 @@
 
 Arithmetic on half types and on those of a byte, e4m3 and e5m2, happens in fp32 (torch's opmath): `compute` gives the type that a stored
 element widens to.
+i8 and u8 are integers of a byte, whose arithmetic stays in it: what a result has beyond 8 bits is dropped.
 tf32 is what products take of f32: memory holds f32, of whose mantissa they read the upper 10 bits.
 A constant is (dtype, bits): the bits of its value as that type stores it, so that 0.0 and -0.0 differ and NaN is itself.
 """
@@ -50,6 +51,8 @@ class DType(Node):
 
 
 bool_ = DType("bool", 1, "bool")
+i8 = DType("i8", 1, "int")
+u8 = DType("u8", 1, "int")          # from 0 to 255
 i32 = DType("i32", 4, "int")
 i64 = DType("i64", 8, "int")
 f16 = DType("f16", 2, "float")
@@ -61,12 +64,12 @@ e4m3 = DType("e4m3", 1, "float")      # no infinities: what exceeds 448 is NaN
 e5m2 = DType("e5m2", 1, "float")
 tf32 = DType("tf32", 4, "float")
 
-DTYPES = {d.name: d for d in (bool_, i32, i64, f16, bf16, f32, f64, e4m3, e5m2)}     # of tensors
+DTYPES = {d.name: d for d in (bool_, i8, u8, i32, i64, f16, bf16, f32, f64, e4m3, e5m2)}     # of tensors
 OPERANDS = DTYPES | {"tf32": tf32}                                       # and of what products take
-_NUMPY = {"bool": np.bool_, "i32": np.int32, "i64": np.int64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-          "f32": np.float32, "f64": np.float64, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
-_TORCH = {"bool": "bool", "i32": "int32", "i64": "int64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-          "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+_NUMPY = {"bool": np.bool_, "i8": np.int8, "u8": np.uint8, "i32": np.int32, "i64": np.int64, "f16": np.float16,
+          "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+_TORCH = {"bool": "bool", "i8": "int8", "u8": "uint8", "i32": "int32", "i64": "int64", "f16": "float16", "bf16": "bfloat16",
+          "f32": "float32", "f64": "float64", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
 def named(name: str) -> DType:
@@ -79,12 +82,18 @@ def named(name: str) -> DType:
 def bits(dtype: DType, value: float | bool) -> int:
     """The bits of `value` rounded to `dtype`, as an unsigned integer."""
     with np.errstate(all="ignore"):
-        return int.from_bytes(np.asarray(value).astype(dtype.numpy).tobytes(), "little")
+        return int.from_bytes(converted(np.asarray(value), dtype).tobytes(), "little")
 
 
 def value(dtype: DType, pattern: int) -> Any:
     """The NumPy scalar whose bits are `pattern`."""
     return np.frombuffer(pattern.to_bytes(dtype.bytes, "little"), dtype.numpy)[0]
+
+
+def converted(x: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """The values as `dtype`.  A float becomes an integer by dropping its fraction, and one of a byte the low 8 bits of the i64 that this
+    gives, as torch defines it; what i64 does not hold is no number in particular."""
+    return (x.astype(np.int64) if dtype in (i8, u8) and x.dtype.kind not in "biu" else x).astype(dtype.numpy)
 
 
 def truncated(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

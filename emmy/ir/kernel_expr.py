@@ -143,7 +143,8 @@ class Apply(Expr):
 
 
 class Convert(Expr):
-    """A value conversion with torch's meaning: float to int truncates, to bool is `!= 0`, narrowing a float rounds to nearest even."""
+    """A value conversion with torch's meaning: float to int truncates, an integer of fewer bits has the low ones,
+    to bool is `!= 0`, narrowing a float rounds to nearest even."""
 
     element: DType
     x: Expr
@@ -212,10 +213,14 @@ def fold(op: str, *args: Expr) -> Expr:
     x, y = args
     left, right = (int(a.value) if isinstance(a, Const) else None for a in args)
     match op, left, right:
-        case ("add" | "xor", 0, _) | ("mul", 1, _) | ("and", 1, _) | ("or", 0, _): return y
-        case ("add" | "sub" | "xor", _, 0) | ("mul" | "truncdiv", _, 1) | ("and", _, 1) | ("or", _, 0): return x
-        case ("mul" | "and", 0, _) | ("or", 1, _): return x
-        case ("mul" | "and", _, 0) | ("or", _, 1): return y
+        case ("add" | "xor", 0, _) | ("mul", 1, _) | ("or", 0, _): return y
+        case ("add" | "sub" | "xor", _, 0) | ("mul" | "truncdiv", _, 1) | ("or" | "shl" | "shr", _, 0): return x
+        case ("and", 1, _) if x.dtype is dt.bool_: return y
+        case ("and", _, 1) if x.dtype is dt.bool_: return x
+        case ("mul" | "and", 0, _): return x
+        case ("mul" | "and", _, 0): return y
+        case ("or", 1, _) if x.dtype is dt.bool_: return x
+        case ("or", _, 1) if x.dtype is dt.bool_: return y
         case "fmod", _, 1: return const(x.dtype, 0)
     return made
 

@@ -101,11 +101,11 @@ def show_expr(e: Expr, precedence: int = 0) -> str:
 
 
 def show_constant(element: DType, bits: int) -> str:
-    """A constant: 3, 3L (i64), 1.5f (f32), 1.5 (f64), true; by its bits where that does not tell it: f32#7fc00000."""
+    """A constant: 3 (i32), 3L (i64), 1.5f (f32), 1.5 (f64), true; by its bits where that does not tell it: f32#7fc00000."""
     value = dt.value(element, bits)
     if element is dt.bool_:
         return str(bool(value)).lower()
-    if element.kind == "int":
+    if element in (dt.i32, dt.i64):
         return f"{value}{'L' * (element is dt.i64)}"
     if element in (dt.f32, dt.f64) and abs(value) < float("inf"):
         return decimal(element, bits) + "f" * (element is dt.f32)

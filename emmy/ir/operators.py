@@ -1,7 +1,9 @@
 """The scalar operators and the monoids that every IR shares: arity, type rule, meaning on NumPy, cost.
 
 Meanings are torch's: max and min propagate NaN from either side; `mod` follows the divisor's sign and `fmod` the
-dividend's; `floordiv` rounds down and `truncdiv` to zero; `round` is half to even; integer arithmetic wraps.
+dividend's; `floordiv` rounds down and `truncdiv` to zero; `round` is half to even; integer arithmetic wraps.  `and`, `or`, `xor` and `not`
+are those of each bit.  A shift by as many bits as there are, or by fewer than none, leaves none: `shl` is then 0, and `shr`, which repeats
+the sign, 0 or -1.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from emmy.ir.dtype import DType, bool_
+from emmy.ir.dtype import DType, bool_, value
 from emmy.ir.node import IRError
 
 
@@ -33,6 +35,17 @@ def _truncdiv(x: Any, y: Any) -> Any:
     return quotient + ((quotient * y != x) & ((x < 0) != (y < 0)))
 
 
+def _shl(x: Any, y: Any) -> Any:
+    inside = (y >= 0) & (y < 8 * np.asarray(x).dtype.itemsize)
+    return np.where(inside, np.left_shift(x, np.where(inside, y, np.zeros_like(y))), np.zeros_like(x))
+
+
+def _shr(x: Any, y: Any) -> Any:
+    bits = 8 * np.asarray(x).dtype.itemsize
+    inside = (y >= 0) & (y < bits)
+    return np.right_shift(x, np.where(inside, y, np.full_like(y, bits - 1))) * (inside | (x < 0))
+
+
 class Operator(NamedTuple):
     """A scalar operator.  `result`: "same" as its last operand, or "bool".  `kinds`: operand kinds it takes.  `flops`: cost in fp32
     multiply or add slots."""
@@ -46,6 +59,7 @@ class Operator(NamedTuple):
 
 
 _NUMBER = ("float", "int")
+_BITS = ("int", "bool")
 _ALL = ("float", "int", "bool")
 OPERATORS = {o.name: o for o in (
     Operator("neg", 1, np.negative, kinds=_NUMBER),
@@ -68,7 +82,7 @@ OPERATORS = {o.name: o for o in (
     Operator("trunc", 1, np.trunc),
     Operator("round", 1, np.rint),
     Operator("isnan", 1, np.isnan, result="bool"),
-    Operator("not", 1, np.logical_not, kinds=("bool",)),
+    Operator("not", 1, np.invert, kinds=_BITS),
     Operator("add", 2, np.add, kinds=_NUMBER),
     Operator("sub", 2, np.subtract, kinds=_NUMBER),
     Operator("mul", 2, np.multiply, kinds=_NUMBER),
@@ -80,9 +94,11 @@ OPERATORS = {o.name: o for o in (
     Operator("pow", 2, np.power, flops=20),
     Operator("max", 2, np.maximum, kinds=_ALL),
     Operator("min", 2, np.minimum, kinds=_ALL),
-    Operator("and", 2, np.logical_and, kinds=("bool",)),
-    Operator("or", 2, np.logical_or, kinds=("bool",)),
-    Operator("xor", 2, np.bitwise_xor, kinds=("int", "bool")),
+    Operator("and", 2, np.bitwise_and, kinds=_BITS),
+    Operator("or", 2, np.bitwise_or, kinds=_BITS),
+    Operator("xor", 2, np.bitwise_xor, kinds=_BITS),
+    Operator("shl", 2, _shl, kinds=("int",)),
+    Operator("shr", 2, _shr, kinds=("int",)),
     Operator("eq", 2, np.equal, result="bool", kinds=_ALL),
     Operator("ne", 2, np.not_equal, result="bool", kinds=_ALL),
     Operator("lt", 2, np.less, result="bool", kinds=_ALL),
@@ -106,8 +122,8 @@ MONOIDS = {m.name: m for m in (
     Monoid("mul", "mul", np.multiply.reduce, np.multiply.accumulate),
     Monoid("max", "max", np.maximum.reduce, np.maximum.accumulate),
     Monoid("min", "min", np.minimum.reduce, np.minimum.accumulate),
-    Monoid("or", "or", np.logical_or.reduce, np.logical_or.accumulate),
-    Monoid("and", "and", np.logical_and.reduce, np.logical_and.accumulate),
+    Monoid("or", "or", np.bitwise_or.reduce, np.bitwise_or.accumulate),
+    Monoid("and", "and", np.bitwise_and.reduce, np.bitwise_and.accumulate),
 )}
 
 
@@ -133,7 +149,10 @@ def unit(monoid: str, dtype: DType) -> float | int | bool:
             return monoid == "min"
         info = np.iinfo(dtype.numpy)
         return int(info.min if monoid == "max" else info.max)
-    return {"add": 0, "mul": 1, "or": False, "and": True}[monoid]
+    if monoid in ("and", "or"):
+        every = value(dtype, 1 if dtype.kind == "bool" else (1 << 8 * dtype.bytes) - 1)
+        return (every if monoid == "and" else every ^ every).item()     # type: ignore[no-any-return]
+    return {"add": 0, "mul": 1}[monoid]
 
 
 def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:

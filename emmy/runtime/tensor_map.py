@@ -12,7 +12,7 @@ from emmy.ir.kernel_ir import TensorMap
 SIZE, ALIGNMENT = 128, 64       # bytes
 KEPT = 64       # addresses whose maps are kept
 # CUtensorMapDataType and CUtensorMapSwizzle; parts of 128 bytes are fetched to L2 (CUtensorMapL2promotion 2)
-_TYPES = {"bool": 0, "e4m3": 0, "e5m2": 0, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11}
+_TYPES = {"bool": 0, "i8": 0, "u8": 0, "e4m3": 0, "e5m2": 0, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11}
 _SWIZZLES, _PROMOTION = {0: 0, 32: 1, 64: 2, 128: 3}, 2
 
 

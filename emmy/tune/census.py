@@ -11,7 +11,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
-from emmy.lower.tile_to_kernel.address import stride, usual_step, vectorises
+from emmy.lower.tile_to_kernel.address import LONG, by_runs, repeats, stride, usual_step
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels, stages
 from emmy.lower.tile_to_kernel.shared_keys import seen_by
 from emmy.lower.tile_to_kernel.untwist import untwisted
@@ -73,10 +73,17 @@ class Census:
         step, size = self.stride(load, lane), self.tensors[load.tensor].element.bytes
         if step == 0:
             return size / 8
-        if width > 1 and vectorises(self.kernel, load, lane, width):
-            return size
+        if each := repeats(self.kernel, load, lane, width):
+            return size / each
+        if (each := self.alike(load, lane, width)) > 1:
+            return size / each
         # element by element, neighbouring threads are `width` elements apart
         return min(SECTOR, size * max(1, abs(usual_step(self.kernel, load, lane) if step is None else step) * width))
+
+    @cache  # noqa: B019
+    def alike(self, value: Value, axis: int, width: int) -> int:
+        """How many neighbours along `axis` a thread that walks it in runs of `width` computes `value` once for."""
+        return width if width > LONG and axis in self.free[value] and by_runs(self.kernel, (value,), axis, width) else 1
 
     @cache  # noqa: B019
     def position(self, value: Value, axis: int) -> Value:

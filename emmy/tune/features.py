@@ -77,7 +77,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     order = [inside, *census.stages(()), [Part(kernel.results, column, kernel.outer)]]
     first: dict[Value, int] = {}        # the stage that asks for a position first
     for k, part, v, n in census.walk(order, schedule.rows, held.stages):
-        work += slots(v) * n
+        work += slots(v) * n / census.alike(v, part.axis, width)
         if isinstance(v, loop.Load):
             along = {part.axis} & set(kernel.extents) if k < len(order) - 1 else set[int]()
             read = census.size(census.free[v] | along.union(schedule.rows))

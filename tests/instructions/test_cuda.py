@@ -16,7 +16,7 @@ from emmy.lower.kernel_to_cuda import emit, emit_module
 from emmy.runtime.build import build
 from tests import kernels
 
-F, G, N = Var("f", dt.f32), Var("g", dt.f32), Var("n", dt.i32)
+F, G, N, B = Var("f", dt.f32), Var("g", dt.f32), Var("n", dt.i32), Var("b", dt.u8)
 
 
 def big_tiles() -> Kernel:
@@ -46,7 +46,14 @@ def test_nvcc_takes_everything(tmp_path: Path) -> None:
     (Apply("recip", (F + G,)), "1.0f / (f + g)"), (Apply("select", (N < 3, F, G)), "n < 3 ? f : g"),
     (Apply("rsqrt", (Var("d", dt.f64),)), "rsqrt(d)"), (Apply("fma", (F, G, F)), "__fmaf_rn(f, g, f)"),
     (Convert(dt.f32, N + 1), "(float)(n + 1)"), (Convert(dt.bf16, F + G), "__float2bfloat16_rn(f + g)"),
-    (Convert(dt.bool_, F), "f != 0.0f"),
+    (Convert(dt.bool_, F), "f != 0.0f"), (Convert(dt.i8, F * G), "(signed char)(long long)(f * g)"),
+    (Convert(dt.u8, N + 1), "(unsigned char)(n + 1)"),
+    (B & 15, "b & 15"), ((B & 15) + 1, "(unsigned char)((b & 15) + 1)"), (Apply("not", (N,)), "~n"),
+    (Apply("not", (B,)), "(unsigned char)~b"),
+    (Apply("or", (N & 3, N)) ^ 1, "(n & 3 | n) ^ 1"), (Apply("eq", (N & 3, N)), "(n & 3) == n"),
+    (Apply("shr", (B, const(dt.u8, 4))), "emmy_shr<unsigned char>(b, 4)"),
+    (Apply("shl", (N, N)), "emmy_shl(n, n)"), (Apply("floordiv", (B, B)), "(unsigned char)emmy_floordiv<unsigned char>(b, b)"),
+    (Apply("max", (B, B)), "max(b, b)"), (Convert(dt.f32, B), "(float)b"),
     (Convert(dt.f32, Convert(dt.f16, F)), "__half2float(__float2half_rn(f))"), (Element("a", dt.f32, N * 4), "a[n * 4]"),
 ])
 def test_expressions(e: Expr, text: str) -> None:
@@ -57,7 +64,9 @@ def test_expressions(e: Expr, text: str) -> None:
     (dt.f32, 0.1, "0.1f"), (dt.f32, -0.0, "-0.0f"), (dt.f32, 1, "1.0f"), (dt.f32, 1e30, "1e+30f"), (dt.f32, float("inf"), "INFINITY"),
     (dt.f32, float("nan"), "__int_as_float(0x7fc00000)"), (dt.f64, 0.1, "0.1"),
     (dt.f64, float("-inf"), "__longlong_as_double(0xfff0000000000000LL)"),
-    (dt.i32, -(2**31), "(-2147483647 - 1)"), (dt.i64, 5, "5LL"), (dt.bool_, True, "true"), (dt.bf16, 1, "__ushort_as_bfloat16(0x3f80)"),
+    (dt.i32, -(2**31), "(-2147483647 - 1)"),
+    (dt.i8, -128, "(-127 - 1)"), (dt.u8, -1, "255"), (dt.i64, 5, "5LL"), (dt.bool_, True, "true"),
+    (dt.bf16, 1, "__ushort_as_bfloat16(0x3f80)"),
 ])
 def test_constants(element: DType, value: float, text: str) -> None:
     assert constant(element, dt.bits(element, value))[0] == text

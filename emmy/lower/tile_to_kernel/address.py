@@ -14,6 +14,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax, Ix
 from emmy.ir.loop_ir import Value
 
+LONG = 8                    # elements of a run beyond which it is worth finding what is alike in all of it, and what is known at each place
 RUN, LANE = -1, -2          # axes that no kernel has: the number of a run, and the place in it
 UNBOUNDED = 1 << 62         # what a value that is used as an index is below
 
@@ -58,6 +59,13 @@ def in_runs(kernel: tile.Kernel, x: Ix, axis: int, width: int) -> Ix:
     run = ix.add(ix.mul(Ax(RUN), width), Ax(LANE))
     extents = kernel.extents | {RUN: -(-kernel.extents[axis] // width), LANE: width}
     return normal(ix.substitute(x, lambda leaf: run if leaf is Ax(axis) else leaf), extents)
+
+
+def at_place(kernel: tile.Kernel, x: Ix, axis: int, width: int, place: int) -> Ix:
+    """`x` where the axis is at a place of a run of `width`: a constant if that tells it, else `x`."""
+    told = normal(ix.substitute(in_runs(kernel, x, axis, width), lambda leaf: ix.IxConst(place) if leaf is Ax(LANE) else leaf),
+                  kernel.extents | {RUN: -(-kernel.extents[axis] // width)})
+    return told if isinstance(told, ix.IxConst) else x
 
 
 def by_runs(kernel: tile.Kernel, roots: tuple[Value, ...], axis: int, width: int) -> bool:
@@ -117,15 +125,25 @@ def usual_step(kernel: tile.Kernel, load: loop.Load, axis: int) -> int:
     return min((b - a for a, b in pairwise(map(place, range(middle[axis] - 1, middle[axis] + 2)))), key=abs)
 
 
-@lru_cache(maxsize=1 << 14)
 def vectorises(kernel: tile.Kernel, load: loop.Load, axis: int, width: int) -> bool:
     """Whether every `width` neighbours along `axis` from a multiple of `width` are one aligned run, for every setting of the other axes."""
+    return repeats(kernel, load, axis, width) == 1
+
+
+@lru_cache(maxsize=1 << 14)
+def repeats(kernel: tile.Kernel, load: loop.Load, axis: int, width: int) -> int:
+    """How many neighbours along `axis` read one element where every `width` of them, from a multiple of `width`, read one aligned run, for
+    every setting of the other axes; 0 where they do not.  It is 1 for elements one after the other, 2 where a byte holds two numbers."""
     if width <= 1 or axis not in kernel.extents:
-        return False
+        return 0
     at = offset(kernel, load.tensor, load.point)
     if any(axis in loop.axes_of(leaf) for leaf in ix.leaves(at) if not isinstance(leaf, Ax)):
-        return False
+        return 0
     terms, constant = affine(in_runs(kernel, at, axis, width))
-    within = terms.pop(Ax(LANE), 0)
-    return within == 1 and constant % width == 0 and all(
-        c % width == 0 and LANE not in loop.axes_of(leaf) for leaf, c in terms.items())
+    match [leaf for leaf in terms if LANE in loop.axes_of(leaf)]:
+        case [Ax() as lane]: each = 1
+        case [ix.IxDiv(Ax(), each) as lane]: pass
+        case _: return 0
+    run = width // each
+    whole = width % each == 0 and terms.pop(lane) == 1 and constant % run == 0 and all(c % run == 0 for c in terms.values())
+    return each if whole else 0

@@ -22,6 +22,7 @@ from emmy.instructions.shared_memory import LoadShared, StoreShared
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Block, Expr, Kernel, SharedBuffer, Thread, Var, const
 from emmy.ir.operators import MONOIDS
+from emmy.lower.tile_to_kernel.address import LONG
 from emmy.lower.tile_to_kernel.finish import finish, put, store_run
 from emmy.lower.tile_to_kernel.held import Held, levels
 from emmy.lower.tile_to_kernel.kept_row import keep
@@ -158,8 +159,12 @@ def stretch(scope: Emitter, group: list[tile.Fold], states: list[tuple[Var, ...]
     for f, state, arrays in zip(group, states, read, strict=True):
         elements = []
         for start, of in zip(starts, arrays, strict=True):
+            run = body.child()
+            if team.width > LONG:
+                run.hoist_run(f.lifts, f.axis, start, team.width, of)
+            body.emit(*run.body)
             for e in range(team.width):
-                inner = body.neighbour(f.axis, start, const(scope.integer, e), of)
+                inner = run.neighbour(f.axis, start, const(scope.integer, e), of, team.width)
                 elements.append(tuple(inner.value(x) for x in f.lifts))
                 body.emit(*inner.body)
         body.accumulate(f, state, elements)

@@ -100,13 +100,15 @@ class Panel(Side):
         """What the chunks of a row are exchanged by."""
         return row % 8 // (8 // self.spread) if self.spread > 1 else int32(0)
 
-    def _run(self, scope: Emitter, c: Expr) -> tuple[Expr, Expr, Expr, Expr | None]:
-        """The thread's run `c` of a tile: where it begins on the folded axis and in the strip, its place, whether there is one."""
+    def _run(self, scope: Emitter, c: Expr, e: int = 0) -> tuple[Expr, Expr, Expr, Expr | None]:
+        """The thread's run `c` of a tile: where it begins on the folded axis and in the strip, the place of its element `e`, which begins a
+        chunk or the run, and whether there is one."""
         n, per = self.vector, self.pitch // self.vector
         index = scope.let("c", Thread() + c * self.threads)
         guard = None if self.slot // n % self.threads == 0 else index < self.slot // n
         row, part = index // per, index % per
-        chunk, rest = (part, int32(0)) if n == self.piece else (part * n // self.piece, part * n % self.piece)
+        whole = n % self.piece == 0
+        chunk, rest = (part * (n // self.piece) + e // self.piece, int32(0)) if whole else (part * n // self.piece, part * n % self.piece)
         place = row * self.pitch + ((chunk ^ self.swizzle(row)) * self.piece + rest)
         return (part * n, row, place, guard) if self.by_depth else (row, part * n, place, guard)
 
@@ -147,10 +149,11 @@ class Panel(Side):
 
     def commit(self, scope: Emitter, arrays: list[str], slot: Expr) -> None:
         """Round what `fetch` computed and write it to the tile at element `slot` of the buffer."""
-        (array,), n = arrays, self.vector
+        (array,), n, step = arrays, self.vector, min(self.vector, self.piece)
         for c in range(self.chunks):
-            _, _, place, guard = self._run(scope, int32(c))
-            scope.emit(*under(guard, [StoreSharedVector(self.buffer.name, slot + place, array, c * n, n)]))
+            for e in range(0, n, step):
+                _, _, place, guard = self._run(scope, int32(c), e)
+                scope.emit(*under(guard, [StoreSharedVector(self.buffer.name, slot + place, array, c * n + e, step)]))
 
     def fragments(self, scope: Emitter, count: int, step: Expr, slot: Expr) -> str:
         """The elements that a lane holds of `count` fragments of 16 positions, at the step-th 32 bytes of the folded axis of the tile at

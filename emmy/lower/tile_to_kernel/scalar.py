@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from emmy.instructions.control import For
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector
-from emmy.instructions.registers import Assign, Declare, DeclareArray, Let
+from emmy.instructions.registers import Assign, Declare, DeclareArray, Let, SetElement
 from emmy.instructions.shared_memory import LoadShared, LoadSharedVector
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
@@ -24,10 +24,11 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix
 from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, const
+from emmy.ir.kernel_ir import fold as folded
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, unit
-from emmy.lower.tile_to_kernel.address import by_runs, offset, raised, vectorises
+from emmy.lower.tile_to_kernel.address import LONG, at_place, by_runs, offset, raised, repeats
 from emmy.lower.tile_to_kernel.twist import RECIPES
 
 VECTOR_BYTES = 16
@@ -55,6 +56,7 @@ class Emitter:
         self.fresh: count[int] = parent.fresh if parent else count()
         self.free: dict[Value, frozenset[int]] = parent.free if parent else tile.free_axes(kernel.roots)
         self.uses: Counter[Value] = parent.uses if parent else Counter((*(x for v in self.free for x in v.operands), *kernel.results))
+        self.place_in_run: tuple[int, int, int] | None = parent.place_in_run if parent else None   # an axis, the width of its run, a place
         self.guard: Expr | None = parent.guard if parent else None      # loads happen only where it holds
         self.places: dict[Value, Place] = parent.places if parent else {}       # loads that are in shared memory
         sizes = [ix.upper(ix.flatten(list(map(ix.IxConst, (n - 1 for n in t.shape))), t.shape), lambda _: 1) for t in self.tensors.values()]
@@ -143,9 +145,16 @@ class Emitter:
             case loop.Const(element, bits):
                 return Const(element, bits)
             case loop.IndexOf(at):
+                if self.place_in_run and isinstance(told := at_place(self.kernel, at, *self.place_in_run), ix.IxConst):
+                    return const(dt.i64, told.n)
                 return Convert(dt.i64, self.index(at)) if self.integer is not dt.i64 else self.index(at)
+            case loop.Apply("select", (condition, x, y)) if self.place_in_run and isinstance(known := self.value(condition), Const):
+                return self.value(x if known.value else y)
             case loop.Apply(op, args):
-                return self._shared(v, Apply(op, tuple(map(self.value, args))))
+                made = tuple(map(self.value, args))
+                if v.dtype is dt.bool_ and self.place_in_run and all(isinstance(x, Const) for x in made):
+                    return folded(op, *made)
+                return self._shared(v, Apply(op, made))
             case loop.Cast(element, x) | loop.Round(element, x):
                 narrow = Convert(element, self.value(x))
                 return self._shared(v, narrow if element.compute is element else Convert(element.compute, narrow))
@@ -241,7 +250,7 @@ class Emitter:
     def load_vectors(self, roots: Iterable[Value], axis: int, start: Expr, width: int,
                      known: Container[Value] = ()) -> dict[Value, str]:
         """Read the `width` neighbours from `start` (a multiple of `width`) along `axis` of every load that computing `roots` asks for,
-        some values being `known`, and for which they are one aligned run: the register array that holds each, in its compute dtype."""
+        some values being `known`, and for which they lie in one aligned run: the register array that holds each, in its compute dtype."""
         arrays: dict[Value, str] = {}
         asked, stack = set[Value](), list(roots)
         while stack:
@@ -261,20 +270,31 @@ class Emitter:
                     self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None),
                               LoadSharedVector(arrays[v], 0, self.places[v].buffer, at, width))
                 continue
-            if vectorises(self.kernel, v, axis, width):
+            if each := repeats(self.kernel, v, axis, width):
                 first = self.child()
                 first.axes[axis] = start
                 offset = first.offset(v.tensor, v.point)
-                arrays[v] = self.name("x")
-                self.emit(*first.body, DeclareArray(arrays[v], v.element.compute, width, None))
-                step = gcd(width, VECTOR_BYTES // v.element.bytes)
-                for k in range(0, width, step):
-                    self.emit(LoadGlobalVector(arrays[v], k, v.tensor, offset + k, step))
+                array, run = self.name("x"), width // each
+                self.emit(*first.body, DeclareArray(array, v.element.compute, run, None))
+                step = gcd(run, VECTOR_BYTES // v.element.bytes)
+                for k in range(0, run, step):
+                    self.emit(LoadGlobalVector(array, k, v.tensor, offset + k, step))
+                arrays[v] = array if each == 1 else self.repeated(array, v.dtype, width, each)
         return arrays
 
-    def neighbour(self, axis: int, start: Expr, lane: Expr, arrays: Mapping[Value, str]) -> Emitter:
-        """A scope for the neighbour `lane` of a run whose values `arrays` hold, as `load_vectors` has read them."""
+    def repeated(self, array: str, element: DType, width: int, each: int) -> str:
+        """A register array of `width` elements, those of `array` each so many times in turn."""
+        out = self.name("x")
+        self.emit(DeclareArray(out, element, width, None))
+        self.emit(*(SetElement(out, element, const(dt.i32, e), Element(array, element, const(dt.i32, e // each))) for e in range(width)))
+        return out
+
+    def neighbour(self, axis: int, start: Expr, lane: Expr, arrays: Mapping[Value, str], width: int = 1) -> Emitter:
+        """A scope for the neighbour `lane` of a run whose values `arrays` hold, as `load_vectors` has read them.  `width`: of a run that
+        begins at a multiple of it."""
         inner = self.child()
+        if width > LONG and isinstance(lane, Const):
+            inner.place_in_run = axis, width, int(lane.value)
         inner.axes[axis] = start + lane
         inner.values.update((v, Element(array, v.dtype, lane)) for v, array in arrays.items())
         return inner

@@ -22,11 +22,12 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Element, Expr, SharedBuffer, Stmt, Thread, Var, const, int32
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
-from emmy.lower.tile_to_kernel.address import stride, vectorises
+from emmy.lower.tile_to_kernel.address import LONG, repeats, stride
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 
 PAD = 4         # f32 elements after each row of a shared tile
 RUN = 4         # f32 elements of the widest shared access
+WIDEST = 16     # elements of a run that a thread reads at once, at most
 
 
 class Tiling(NamedTuple):
@@ -154,11 +155,12 @@ class Side:
         self.buffers = [SharedBuffer(scope.name("tile"), dt.f32, slots * depth * self.pitch) for _ in self.values]
         loads = [(scope.tensors[v.tensor], v) for v in loop.walk(tuple(self.values)) if isinstance(v, loop.Load)]
         last = strip.axes[-1] if strip.axes else axis
-        weight = {a: sum(prod(t.shape) for t, v in loads if stride(scope.kernel, v, a) == 1) for a in (axis, last)}
+        weight = {a: sum(prod(t.shape) for t, v in loads if stride(scope.kernel, v, a) == 1 or repeats(scope.kernel, v, a, WIDEST))
+                  for a in (axis, last)}
         self.along = axis if weight[axis] > weight[last] else last
         fits = gcd(scope.kernel.extents[self.along], depth if self.along == axis else strip.width)
-        self.vector = next((n for n in (8, 4, 2) if fits % n == 0 and depth * strip.width >= n * threads and any(
-            vectorises(scope.kernel, v, self.along, n) and n * t.element.bytes <= VECTOR_BYTES for t, v in loads)), 1)
+        self.vector = next((n for n in (WIDEST, 8, 4, 2) if fits % n == 0 and depth * strip.width >= n * threads and any(
+            (each := repeats(scope.kernel, v, self.along, n)) and n // each * t.element.bytes <= VECTOR_BYTES for t, v in loads)), 1)
         self.chunks = -(-depth * strip.width // (self.vector * threads))
 
     @property
@@ -191,13 +193,20 @@ class Side:
         inner = outer.child()
         inner.place(self.strip.axes, inner.whole(at))
         inner.axes[self.axis] = inner.whole(k)
-        lane = Var(scope.name("e"), scope.integer) if n > 1 else const(scope.integer, 0)
         first = inner.axes[self.along]
+        # where numbers share an element, its place in the run tells which of them one is
+        packed = any(repeats(scope.kernel, v, self.along, n) > 1 for v in loop.walk(tuple(self.values)) if isinstance(v, loop.Load))
+        apart = n == 1 or n > LONG and packed
+        lanes = [const(scope.integer, e) for e in range(n)] if apart else [Var(scope.name("e"), scope.integer)]
         inner.hoist(self.values, self.along)
-        each = inner.neighbour(self.along, first, lane, inner.load_vectors(self.values, self.along, first, n))
-        for array, v in zip(arrays, self.values, strict=True):
-            each.emit(SetElement(array, dt.f32, c * n + lane, each.value(v)))
-        inner.emit(*([counted(lane, n, each)] if isinstance(lane, Var) else each.body))
+        runs = inner.load_vectors(self.values, self.along, first, n)
+        if n > LONG:
+            inner.hoist_run(self.values, self.along, first, n, runs)
+        for lane in lanes:
+            each = inner.neighbour(self.along, first, lane, runs, n)
+            for array, v in zip(arrays, self.values, strict=True):
+                each.emit(SetElement(array, dt.f32, c * n + lane, each.value(v)))
+            inner.emit(*([counted(lane, n, each)] if isinstance(lane, Var) else each.body))
         if guard is not None:
             zero = scope.child()
             e = Var(scope.name("e"), dt.i32)

@@ -1,0 +1,82 @@
+"""Layers of integers of 8 and 4 bits: right on NumPy, and by every kind of row in the simulator; which rows are chosen; what nvcc says."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from emmy.evaluate.error import compare
+from emmy.evaluate.reference import evaluate_torch
+from emmy.ir import dtype as dt
+from emmy.ir import loop_ir as loop
+from emmy.lower.kernel_to_cuda import emit_module
+from emmy.pipeline import Program, compile
+from emmy.runtime.build import build
+from emmy.tune.census import Census
+from emmy.tune.features import features
+from tests.corners import Corner
+from tests.quantised import LAYERS
+from tests.test_corners import assert_right_by_all_kinds
+
+WIDE = 4096
+
+
+def large(name: str, rows: int) -> Program:
+    """A layer between sizes of 4096, its weights in groups of 128."""
+    return compile(LAYERS[name].fn, *LAYERS[name].tensors(rows, WIDE, WIDE, 128, empty=True), target="sm_90a")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", LAYERS)
+def test_right_on_numpy(name: str, dtype: torch.dtype) -> None:
+    tensors = LAYERS[name].tensors(5, 48, 192, 32, dtype)
+    program = compile(LAYERS[name].fn, *tensors)
+    (exact,) = evaluate_torch(program.torch, program.captured.tensors, float64=True)
+    assert compare(program(*tensors), exact).within(2 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("name", LAYERS)
+def test_right_by_every_kind_of_row(name: str, rows: int) -> None:
+    assert_right_by_all_kinds(Corner(LAYERS[name].fn, LAYERS[name].tensors(rows, 32, 64, 32)))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_one_token_reads_each_byte_of_the_weights_once(name: str) -> None:
+    (kernel,) = large(name, 1).tile.kernels
+    assert kernel.schedule is not None and kernel.schedule.form == "fold"
+    weights, scales, activations = WIDE * WIDE // (2 if LAYERS[name].packed else 1), WIDE * (32 if LAYERS[name].grouped else 1), WIDE
+    assert features(Census(kernel), kernel.schedule).dram_bytes == weights + 2 * (scales + activations + WIDE)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_some_tokens_widen_weights_on_their_way_to_tensor_cores(name: str) -> None:
+    kernel, *_ = large(name, 64).tile.kernels
+    assert kernel.schedule is not None and kernel.schedule.row.tile.startswith("mma_m16n8k16_bf16_f32")
+    assert any(t.element.bytes == 1 for t in kernel.tensors)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_many_tokens_have_weights_widened_once(name: str) -> None:
+    """Each of 4096 tokens' tiles would widen them anew, which is predicted to take thrice as long."""
+    program = large(name, 4096)
+    widening, product = program.tile.kernels
+    assert widening.schedule is not None and widening.schedule.row.tile == "v16"
+    assert [(t.element, t.shape) for t in widening.outputs] == [(dt.bf16, (WIDE, WIDE))]
+    assert product.schedule is not None and product.schedule.row.tile.startswith("wgmma")
+    if not LAYERS[name].grouped:        # the scale of an output multiplies the sum
+        assert "s" in {t.name for t in product.tensors}
+
+
+def test_casts_of_octets_round_nothing() -> None:
+    (kernel,) = large("by output", 1).tile.kernels
+    assert not [v for v in loop.walk(kernel.folds[0].lifts) if isinstance(v, loop.Conversion) and v.element.bytes == 2]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_nvcc_takes_them() -> None:
+    kernels = {k.name: k for name in LAYERS for rows in (1, 16, 4096) for k in large(name, rows).kernels}
+    built = build(emit_module(tuple(kernels.values())), "sm_90a")
+    assert all(f.spill_bytes == 0 and f.stack_bytes == 0 for f in built.functions.values())
