@@ -18,7 +18,7 @@ import torch
 from emmy.evaluate.error import Error, compare, tolerance
 from emmy.evaluate.loop import evaluate_loop
 from emmy.evaluate.reference import evaluate_tensor, evaluate_torch
-from emmy.ir import kernel_text, loop_ir, loop_text, tensor_text, tile_ir, tile_text, torch_ir
+from emmy.ir import kernel_parser, kernel_text, loop_ir, loop_text, tensor_text, tile_ir, tile_text, torch_ir
 from emmy.ir.kernel_ir import Kernel
 from emmy.lower import kernel_to_cuda
 from emmy.pipeline import STAGES, Program, compile_snippet
@@ -68,7 +68,7 @@ def test_text_parses_back_to_the_same_program(name: str, dtype: str) -> None:
     assert tile_text.parse(program.ir("tile")) is program.tile
     for tiled, kernel in zip(program.tile.kernels, program.kernels, strict=True):
         tile_ir.verify(tiled)
-        assert kernel_text.parse(kernel_text.show(kernel)) is kernel
+        assert kernel_parser.parse(kernel_text.show(kernel)) is kernel
 
 
 def errors(program: Program, tensors: dict[str, torch.Tensor], simulated: bool) -> dict[str, list[Error]]:
@@ -118,7 +118,7 @@ def golden_kernels() -> dict[str, Kernel]:
     found: dict[str, Kernel] = {}
     for path in sorted(GOLDEN.glob("*/kernel.txt")):
         for text in path.read_text().split("\n\n"):
-            kernel = kernel_text.parse(text)
+            kernel = kernel_parser.parse(text)
             twin = found.setdefault(kernel.name, kernel)
             assert [(p.element, p.length) for p in twin.parameters] == [(p.element, p.length) for p in kernel.parameters]
             assert len(twin.body) == len(kernel.body)

@@ -10,7 +10,7 @@ import pytest
 from emmy.evaluate.simulate import SimulationError, simulate
 from emmy.instructions import Barrier, ClusterArrive, ExpectBytes, If, StoreCluster, StoreGlobal, StoreShared
 from emmy.ir import dtype as dt
-from emmy.ir import kernel_text
+from emmy.ir import kernel_parser, kernel_text
 from emmy.ir.kernel_ir import Block, Expr, Kernel, Stmt, Thread, Var, const, int32, verify
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit
@@ -33,7 +33,7 @@ def test_blocks_send_each_other(cluster: int, blocks: int, element: dt.DType) ->
     k = rotation(cluster, blocks, element)
     of = SRC[:64 * blocks].reshape(-1, cluster, 64)
     np.testing.assert_array_equal(run(k, blocks), np.roll(of, 1, axis=1)[..., ::-1].reshape(-1, 64))
-    assert kernel_text.parse(kernel_text.show(k)) is k
+    assert kernel_parser.parse(kernel_text.show(k)) is k
 
 
 def replaced(k: Kernel, *body: Stmt | int) -> Kernel:

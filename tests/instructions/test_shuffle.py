@@ -10,7 +10,7 @@ import pytest
 from emmy.evaluate.simulate import simulate
 from emmy.instructions import LoadGlobal, ShuffleUp, StoreGlobal
 from emmy.ir import dtype as dt
-from emmy.ir import kernel_text
+from emmy.ir import kernel_parser, kernel_text
 from emmy.ir.kernel_ir import GlobalBuffer, Kernel, Thread, Var, verify
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit
@@ -34,7 +34,7 @@ def test_lanes_read_those_below(delta: int, element: dt.DType) -> None:
     simulate(k, buffers)
     lanes = np.arange(64)
     np.testing.assert_array_equal(buffers["dst"], src[np.where(lanes % 32 < delta, lanes, lanes - delta)])
-    assert kernel_text.parse(kernel_text.show(k)) is k
+    assert kernel_parser.parse(kernel_text.show(k)) is k
 
 
 @pytest.mark.parametrize("delta", [0, 32])

@@ -24,7 +24,7 @@ from emmy.instructions import (
     While,
 )
 from emmy.ir import dtype as dt
-from emmy.ir import kernel_text
+from emmy.ir import kernel_parser, kernel_text
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32, verify
 from emmy.ir.node import IRError
@@ -104,7 +104,7 @@ def test_a_loop_while_a_condition_holds_for_some_lanes() -> None:
     buffers = {"dst": np.zeros(64, np.int32)}
     simulate(kernel, buffers)
     np.testing.assert_array_equal(buffers["dst"], np.arange(64) % 5)
-    assert kernel_text.parse(kernel_text.show(kernel)) is kernel and "while (k < thread % 5) {" in emit(kernel)
+    assert kernel_parser.parse(kernel_text.show(kernel)) is kernel and "while (k < thread % 5) {" in emit(kernel)
     endless = kernel.replace(body=(Declare(x, int32(0)), While(x < 1, (Declare(k, int32(0)),)), StoreGlobal("dst", Thread(), x)))
     with pytest.raises(SimulationError, match="loop iterations"):
         simulate(endless, buffers, limit=100)
@@ -112,7 +112,7 @@ def test_a_loop_while_a_condition_holds_for_some_lanes() -> None:
 
 def test_text_and_machine_code() -> None:
     kernel = chain()
-    assert kernel_text.parse(kernel_text.show(kernel)) is kernel
+    assert kernel_parser.parse(kernel_text.show(kernel)) is kernel
     text = emit(kernel)
     assert "st.relaxed.gpu" in text and "ld.relaxed.gpu" in text and "atomicAdd" in text
     if shutil.which("nvcc"):

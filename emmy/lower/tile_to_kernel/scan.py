@@ -100,8 +100,9 @@ def scanned(kernel: tile.Kernel, columns: tuple[int, ...]) -> tuple[tile.Fold, i
     for fold, length in found:
         others = [f for f in kernel.folds if f is not fold]
         uptos = tuple(loop.IndexOf(f.upto) for f in others if f.upto is not None)
-        tops = all(f.span <= set(kernel.outer) and f.kind != "twist" for f in others)
-        if tops and by_runs(kernel, (*uptos, *(x for f in kernel.folds for x in f.lifts)), columns[0], length):
+        tops = all(f.span <= set(kernel.outer) and f.kind != "twist" for f in kernel.folds)
+        ahead = not any(v is fold.result() for f in others for v in loop.walk(f.lifts))
+        if tops and ahead and by_runs(kernel, (*uptos, *(x for f in kernel.folds for x in f.lifts)), columns[0], length):
             return fold, length
     raise IRError(f"{kernel.name}: form scan takes a scan up to a place in a piece of an output axis, and folds that depend on the piece")
 

@@ -14,7 +14,7 @@ from emmy.errors import EmmyError
 from emmy.instructions import StoreMatrices, StoreTile
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
-from emmy.ir import kernel_ir, kernel_text
+from emmy.ir import kernel_ir, kernel_parser, kernel_text
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
@@ -176,7 +176,7 @@ def test_parts_of_tensors() -> None:
     y = x["x"][:, 1, :68] @ x["w"][:, :68].T
     close(run(made, form, random(made)), y[:, :72] * y[:, 72:], 1e-5)
     assert {(m.start, m.pitches) for m in form.maps} == {(72, (216, 1)), (0, (80, 1)), (72 * 80, (80, 1))}
-    assert rows(made) and kernel_text.parse(kernel_text.show(form)) is form
+    assert rows(made) and kernel_parser.parse(kernel_text.show(form)) is form
     off = kernel(total(2, op("mul", load(t, "x", 0, ix.IxConst(1), ix.IxAdd(Ax(2), ix.IxConst(4))), load(t, "w", 1, 2))), (0, 1),
                  {0: 40, 1: 72, 2: 68}, t)
     assert not rows(off)        # it begins at 8 bytes

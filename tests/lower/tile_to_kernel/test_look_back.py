@@ -14,7 +14,7 @@ from emmy.evaluate.simulate import SimulationError, simulate
 from emmy.instructions import If, Publish, StoreShared, TakeTicket
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
-from emmy.ir import kernel_text
+from emmy.ir import kernel_parser, kernel_text
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax
@@ -145,7 +145,7 @@ def test_a_row_that_does_not_fit(wrong: str) -> None:
 
 def test_its_text_reads_back() -> None:
     made = look_back.lower(scans(5000), row(256, 2))
-    assert kernel_text.parse(kernel_text.show(made)) is made
+    assert kernel_parser.parse(kernel_text.show(made)) is made
     assert sum(isinstance(s, Publish) for s in walk(made.body)) == 2
 
 

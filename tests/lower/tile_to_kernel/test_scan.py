@@ -100,3 +100,11 @@ def test_a_scan_goes_as_far_as_a_tensor_says() -> None:
     assert "x1" in program.captured.inputs
     for made, wanted in zip(execute.on_simulator(program, arrays).values(), execute.on_numpy(program, arrays).values(), strict=True):
         np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_scan_of_scans_is_right() -> None:
+    """The inner one stops at a place of an output axis, but has its elements for each place of the outer one's axis too."""
+    program = emmy.compile_snippet("x = torch.randn(3, 5); x.cumsum(0).flip(1).cumsum(1).flip(1) * 2")
+    arrays = execute.arguments(program)
+    for made, wanted in zip(execute.on_simulator(program, arrays).values(), execute.on_numpy(program, arrays).values(), strict=True):
+        np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)
