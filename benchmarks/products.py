@@ -17,7 +17,18 @@ GROUPED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn
                   "v = torch.randn({0}, {2}, {4}, {5}, {dtype}); ")
 PAGED_INPUTS = ("q = torch.randn({0}, {1}, {3}, {5}, {dtype}); k = torch.randn({0} * {4} // 16, 16, {2}, {5}, {dtype}); "
                 "v = torch.randn({0} * {4} // 16, 16, {2}, {5}, {dtype}); t = torch.randint(0, {0} * {4} // 16, ({0}, {4} // 16)); ")
+# Documents packed one after the other, each longer than the one before: tokens, heads, heads of keys, depth, documents.
+PACKED_INPUTS = ("q, k, v = torch.randn({0}, {1}, {3}, {dtype}), torch.randn({0}, {2}, {3}, {dtype}), torch.randn({0}, {2}, {3}, {dtype}); "
+                 "o = torch.tensor([{0} * n * (n + 1) // ({4} * ({4} + 1)) for n in range({4} + 1)], dtype=torch.int32); ")
+VARLEN = f"from torch.nn.attention.varlen import varlen_attn; {PACKED_INPUTS}varlen_attn(q, k, v, o, o, *[2 * {{0}} // {{4}}] * 2"
+DOCUMENTS = (f"{PACKED_INPUTS}t = torch.arange({{0}}); d = (o[1:] <= t[:, None]).sum(1); "
+             "q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v)); "
+             "F.scaled_dot_product_attention(q, k, v, attn_mask=MASK, enable_gqa=True)")
 PROGRAMS = {
+    "varlen_attn": f"{VARLEN})",
+    "varlen_attn_causal": f"{VARLEN}, window_size=(-1, 0))",
+    "sdpa_documents": DOCUMENTS.replace("MASK", "d[:, None] == d"),
+    "sdpa_offsets": DOCUMENTS.replace("MASK", "(o[d][:, None] <= t) & (t < o[d + 1][:, None])"),
     "scaled_mm": "x, w = (nn.Parameter(torch.randn(n, {2}).to({dtype}), requires_grad=False) for n in ({0}, {1})); "
                  "torch._scaled_mm(x, w.t(), torch.tensor(0.5), torch.tensor(2.0), out_dtype=torch.bfloat16)",
     "linear+bias+gelu": "x = torch.randn({0}, {2}, {dtype}); F.gelu(nn.Linear({2}, {1}, {dtype})(x))",
@@ -97,6 +108,8 @@ ATTENTION = (
     (("sdpa_grouped",), BF16, tuple((batch, 32, 4, 1, keys, 128) for batch, keys in DECODING)),
     (("sdpa_paged",), BF16, ((16, 32, 4, 1, 8192, 128),)),
     (("softcap_attention",), BF16, ((4, 16, 1024, 64),)),
+    (("varlen_attn", "varlen_attn_causal"), BF16, ((16384, 16, 16, 128, 8), (16384, 16, 16, 64, 8), (8192, 32, 8, 128, 16))),
+    (("sdpa_documents", "sdpa_offsets"), BF16, ((8192, 16, 16, 128, 8),)),
 )
 FUSED = (
     (("linear+bias+gelu",), BF16, ((4096,) * 3, (2048, 3072, 768))),

@@ -54,7 +54,10 @@ def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:
     else:
         outputs = frozenset(problem.outputs)
         named = frozenset(problem.named) | outputs
-        starts = (kernels.laid_out(), named, outputs) if len(problem.named) <= SMALL else (kernels.laid_out(),)
+        laid_out = kernels.laid_out()
+        starts = (laid_out, named, outputs) if len(problem.named) <= SMALL else (laid_out,)
+        if problem.copies:      # two copies may pay where one does not
+            starts = (*starts, laid_out | problem.copies)
         descent = Descent(kernels, count)
         found = descent.ranked(starts) or descent.ranked((named,))
         if found and len(problem.home) <= MIDDLING:

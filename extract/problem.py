@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     times its traffic): one launch more for the host, and the room it takes from other data in caches and memory.  `axes` are those that a
     class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes.  `shapes`: the points at
     which a tensor is computed: those of one shape can be written by one kernel.  `beside`: further classes that a tensor's kernel computes,
-    components of it that are written and read with it."""
+    components of it that are written and read with it.  `copies`: tensors that hold what an input does, in another order."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -46,6 +46,7 @@ class Problem(NamedTuple):
     step: float = 0.0
     shapes: Mapping[str, tuple[int, ...]] = {}
     beside: Mapping[str, tuple[int, ...]] = {}
+    copies: frozenset[str] = frozenset()
 
     def size(self, axes: Iterable[int]) -> float:
         """Points of a box."""

@@ -305,14 +305,16 @@ class _Builder:
 
     def call(self, node: torch.fx.Node) -> Value | None:
         value, source = node.meta.get("val"), _source(node)
-        if value is None or (not node.users and not isinstance(value, torch.Tensor | tuple | list)):
-            return None  # an assertion
+        if value is None or (not node.users and not isinstance(value, tuple | list) and getattr(value, "dtype", None) not in FROM_TORCH):
+            return None  # an assertion, or a result of an unsupported type that nothing reads
         where = f"{node.target} of %{node.name} ({source})"
         results: Type | tuple[Type, ...]
         if isinstance(value, torch.Tensor):
             results = self.type(value, where)
         elif isinstance(value, tuple | list):
-            results = tuple(self.type(v, where) for v in value)
+            read = {u.args[1] for u in node.users if u.users}
+            count = max((k + 1 for k, v in enumerate(value) if k in read or v.dtype in FROM_TORCH), default=0)
+            results = tuple(self.type(v, where) for v in value[:count])
         else:
             raise EmmyError(f"{where} makes a number out of a tensor", "keep it a tensor: the value is not known when compiling")
         op = "operator.getitem" if getattr(node.target, "__name__", "") == "getitem" else str(node.target)

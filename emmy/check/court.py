@@ -216,6 +216,7 @@ class Court:
             case "End", []: return ()
             case "Coordinate", [x, rest]: return (x, *rest)
             case "PointAt", [p, at]: return self.template(("Point", p), at, {})
+            case "Moved", [p, k, i]: return (*p[:max(k, 0)], *p[k + 1 if k >= 0 else 0:], i)
             case "PointReplace", [p, a, i]: return tuple(self.evaluate("IndexReplace", [x, a, i]) for x in p)
             case "At", [body, at]: made = self.template(("Body", body), at, {})
             case _:

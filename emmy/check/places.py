@@ -136,6 +136,14 @@ class Places:
                 with self.template(self.intervals(at)):
                     return Call("PointAt", (self.point(p), at))
             case Call("PointReplace", (p, a, i)): return Call("PointReplace", (self.point(p), *self.replacement(a, i)))
+            case Call("Moved", (p, k, i)): return Call("Moved", (self.point(p), self.number(k, (0, 1, 2)), self.index(i)))
+            case Call("PointsOf", (tensor, *numbers)):
+                plane = Call("End", ())
+                for a in (1, 0):
+                    plane = Call("Coordinate", (Call("Axis", (Lit(a),)), plane))
+                load = self.value(Call("Input", (tensor, plane)), dt.f32)
+                assert isinstance(load, Call)
+                return Call("PointsOf", (load.args[0], *(self.number(k, (0, 1, 2)) for k in numbers)))
             case Call("End") as done: return done
             case _: raise Mismatch
         if any(low < 0 for low, _ in self.intervals(made)):

@@ -44,6 +44,12 @@ def causal(score: tir.Tensor) -> tir.Tensor:
     return apply("select", before, score, constant(float("-inf"), score.shape, dt.f32))
 
 
+def begun(score: tir.Tensor) -> tir.Tensor:
+    """The score, -inf where the key comes before the first of the row's document."""
+    first = along(tir.Input("s", score.shape[:1], dt.i64), score.shape, (0,))
+    return apply("select", apply("le", first, tir.IndexValue(score.shape, Pos(1))), score, constant(float("-inf"), score.shape, dt.f32))
+
+
 def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
     """sum of x[n, p + r, c] * filters[o, r, c] over r and c, at [n, p, o]"""
     (images, length, channels), (results, places, _) = x.shape, filters.shape
@@ -55,7 +61,7 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 def kernels() -> Iterator[tile.Kernel]:
     """A kernel of each kind: elementwise, of odd lines too, transposing, row and column sums, a scan, softmax of rows, long and very long
     ones too, and of columns, windows, products, those of a byte's types too, a convolution and added products of halves, and attention of
-    fp32 and halves, that of all rows to all keys, causal, and of one row."""
+    fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -77,7 +83,8 @@ def kernels() -> Iterator[tile.Kernel]:
         a, b, c = (matrix(name, element) for name in "abc")
         keys = wide(view(b, (n, n), (Pos(1), Pos(0))))
         results += [product(wide(a), wide(b)), *(attention(score, wide(c)) for score in (
-            product(wide(a), keys), causal(product(wide(a), keys)), product(wide(matrix("q", element, 1)), keys)))]
+            product(wide(a), keys), causal(product(wide(a), keys)), begun(product(wide(a), keys)),
+            product(wide(matrix("q", element, 1)), keys)))]
     a, b = (matrix(name, dt.e4m3) for name in "ab")
     results.append(product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0))))))
     a, b = (matrix(name, dt.bf16) for name in "ab")

@@ -11,7 +11,7 @@ from emmy.check.court import Tensor
 from emmy.check.pattern import Call, Lit, Term, calls
 from emmy.egraph.arithmetic import exactly
 from emmy.egraph.rulefile import Rule
-from emmy.egraph.terms import rational
+from emmy.egraph.terms import dimensions, rational
 from emmy.evaluate.values import Array
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
@@ -47,7 +47,7 @@ class World(NamedTuple):
         lines += [f'(set (Stored "{name}") "{t.element.compute}")' for name, t in (*self.inputs.items(), *self.definitions.items())]
         lines += [f'(Half "{name}")' for name, t in (*self.inputs.items(), *self.definitions.items()) if t.element is not t.element.compute]
         lines += [f'(set (Definition "{name}") {body})' for name, body in self.bodies.items()]
-        return "\n".join((*lines, f"(set (FirstFreshAxis) {FRESH})"))
+        return "\n".join((*lines, *dimensions(((name, t.dims, t.element) for name, t in self.inputs.items()), FRESH)))
 
     def interval(self, t: Term, params: Sequence[Interval] = ()) -> Interval:
         """The least and largest value of an index, given those of a template's parameters."""

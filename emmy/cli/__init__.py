@@ -60,7 +60,7 @@ def explained(error: Exception, debug: bool = False) -> tuple[str, int]:
     return "".join(traceback.format_exception(error)) if debug else said, code
 
 
-app = typer.Typer(cls=Guarded, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+app = typer.Typer(cls=Guarded, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown",
                   help="Compile PyTorch to CUDA; every decision is a rewrite rule.")
 
 

@@ -17,14 +17,14 @@ Top = Annotated[int, typer.Option(min=1, help="How many programs to list, the ch
 
 
 def command(file: options.File = None, snippet: options.Snippet = None, top: Top = 5, target: options.Target = None,
-            math: options.Math = "fast", rules: options.Rules = None, json: options.Json = None) -> None:
+            math: options.Math = "fast", rules: options.Rules = None, budget: options.Budget = "", json: options.Json = None) -> None:
     """List the best programs that compute the same, and what each of their kernels is predicted to take.
 
     Programs differ by the tensors they keep in memory, or by kernels.  They are ranked by predicted time and the room and launches that
     kept tensors cost besides.  Of a program that may keep up to twelve tensors these are the best there are; of others, the best that
     the search met.
     """
-    program = options.program(snippet, file, target, math, "", rules)
+    program = options.program(snippet, file, target, math, "", rules, budget)
     from emmy.tune.choose import alternatives
 
     found = alternatives(program.loop, program.stretches, program.regions, program.target, program.math, top, extra=program.rules["tile"],

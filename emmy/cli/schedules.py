@@ -18,9 +18,10 @@ Everything = Annotated[bool, typer.Option("--all", help="Show the rows that rule
 
 
 def command(file: options.File = None, snippet: options.Snippet = None, everything: Everything = False, target: options.Target = None,
-            math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None, json: options.Json = None) -> None:
+            math: options.Math = "fast", knobs: options.Knobs = "", rules: options.Rules = None, budget: options.Budget = "",
+            json: options.Json = None) -> None:
     """List the legal schedule rows of each kernel with their times, the best first.  docs/schedules.md has their grammar."""
-    program = options.program(snippet, file, target, math, knobs, rules)
+    program = options.program(snippet, file, target, math, knobs, rules, budget)
     out = options.console(stderr=json is not None and str(json) == "-")
     found = [of_kernel(program, name, scheduled, everything) for name, scheduled in program.choice.scheduled.items()]
     for k, one in enumerate(found):

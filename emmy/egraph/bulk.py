@@ -20,6 +20,7 @@ from emmy.lower.tile_to_kernel.register_tile import parts_of
 from emmy.lower.tile_to_kernel.staging import factors
 
 HALVES = (dt.bf16, dt.f16)
+A_BOUND = 8     # registers of a thread for what its rows' bounds of keys are: of two rows each, and where loops begin and end
 OPERANDS = (*HALVES, dt.tf32, dt.e4m3, dt.e5m2)       # what products of matrices take
 
 
@@ -93,8 +94,10 @@ def twist_facts(kernel: tile.Kernel) -> list[str]:
         sums = {laid.fold(t.name).result(c) for c in range(len(t.lifts))}
         kept = parts_of(tile.free_axes(laid.roots), laid.results, columns, placed.rows, sums)
         out += [f'(set (TwistBoxed "{t.name}") {boxed})', f'(set (TwistKept "{t.name}") {len(kept)})']
-        if rows <= outs and live(kernel, t, tuple(sorted(rows)), 64).some != ALL:
-            out += [f'(LiveKeys "{t.name}")']
+        told = live(kernel, t, tuple(sorted(rows)), 64).some if rows <= outs else ALL
+        out += [f'(KeysByIndices "{t.name}")'] if told.indices != ALL else []
+        out += [f'(KeysByRows "{t.name}")'] if told.starts or told.ends else []
+        out += [f'(set (BoundRegisters "{t.name}") {A_BOUND * told.varies(rows)})']
     return out
 
 

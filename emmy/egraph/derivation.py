@@ -89,6 +89,8 @@ class Deriver:
     def take(self, rule: str, forward: bool, tensor: str, changes: Mapping[Tree, Tree], place: tuple[int, ...] | None = None) -> None:
         """Record a step, at one place or everywhere."""
         self.bodies[tensor] = replaced(self.bodies[tensor], changes) if place is None else replaced_at(self.bodies[tensor], place, changes)
+        copies = self.forest.region.copies.keys() & set(self.forest.loads(changes.values()))
+        self.bodies |= {name: self.forest.copied(name) for name in sorted(copies)}
         self.steps.append(Step(rule, forward, tensor, changes, dict(self.bodies)))
 
     def keep(self, tensor: str, body: Tree) -> None:

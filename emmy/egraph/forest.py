@@ -220,7 +220,7 @@ class Forest:
             if (writes, c) not in made:
                 spelling = dict(kernels[writes].body)[c].spelling
                 term = next(t for t in self.outlined.terms[c] if repr(t) == spelling)
-                if term.kind == "Tensor" and term.label not in self.region.home:
+                if term.kind == "Tensor" and term.label not in self.region.home and term.label not in self.region.copies:
                     made[writes, c] = self.inlined(build(self.outlined.stands(term.label), self.outlined.kept[term.label].home), c, term)
                 else:
                     node = self.named[c, term]
@@ -254,6 +254,11 @@ class Forest:
                     self.found[c, value] = tree
                     break
         return self.found[c, value]
+
+    def copied(self, copy: str) -> Tree:
+        """The body of a copy of an input: a load of that."""
+        source, home, _ = self.region.copies[copy]
+        return next(Tree(node, ()) for term, node in self.members[home] if (term.kind, term.label) == ("Input", source))
 
     def kept(self, tensor: str) -> Tree:
         """A load of a tensor at its own axes."""

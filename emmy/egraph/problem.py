@@ -73,6 +73,7 @@ def outline(region: Region) -> Outlined:
     of the outputs."""
     elements = region.elements()
     kept = {name: Kept(c, region.output_axes[name], elements[name]) for name, c in region.home.items()}
+    kept |= {name: Kept(copy.home, copy.axes, elements[copy.source]) for name, copy in region.copies.items()}
     held = {c for c, terms in region.terms.items() if any(t.kind == "Tensor" for t in terms)}
     states = [s for s in region.states if not s & held]
     candidates = sorted((region.may_keep - held).union(*states))
@@ -137,6 +138,8 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
         match t.kind:
             case "Input" | "Tensor":
                 read = outlined.tensors[t.label]
+                if t.label in region.copies:    # where one is kept, the body that reads it is the one to be priced
+                    return ()
                 return ((f"load {t.label}", min(prod(read.shape), size(deps)) * read.element.bytes * byte, "memory"),)
             case "Const" | "IndexValue":
                 return ()
@@ -185,7 +188,7 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
     shapes = {n: outlined.tensors[n].shape for n in alone}
     beside = {n: tuple(outlined.kept[other].home for other in others) for n, others in outlined.beside.items()}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
-                   slot_seconds(gpu), shapes, beside)
+                   slot_seconds(gpu), shapes, beside, frozenset(region.copies))
 
 
 def words(outlined: Outlined, c: int) -> int:

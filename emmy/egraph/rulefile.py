@@ -20,7 +20,7 @@ from emmy.ir.dtype import DTYPES
 from emmy.ir.operators import MONOIDS, OPERATORS, TWISTS
 
 PHASES = {      # of each IR's rules, in the order in which they first run
-    "loop": ("index", "push", "fuse", "deps", "normalize", "algebra", "twist", "cut", "measure", "starve", "split", "replace"),
+    "loop": ("index", "push", "fuse", "deps", "normalize", "algebra", "twist", "cut", "measure", "starve", "split", "replace", "copy"),
     "tile": ("fold", "form", "place", "atom", "stage", "strategy"),
 }
 CLASSES = ("exact", "finite", "real", "approx")

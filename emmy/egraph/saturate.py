@@ -106,4 +106,8 @@ def run(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, st
         once("split")
         fixpoint(replace, index)
         deps()
+    if once("copy"):
+        once("copy")
+        index()     # and nothing replaced anew: a copy is read where rules say so
+        deps()
     return runner

@@ -16,6 +16,8 @@ PREMISES = {"FitsThreads": "more threads a block than the target has", "FitsShar
             "Divides": "its width does not divide the axis it runs along or is too wide for its elements, "
                        "its threads do not share out its tile, or its tile is no multiple of an instruction"}
 
+SHOWN = 12      # legal rows that the error for a pin names
+
 
 def schedules(kernel: tile.Kernel, target: str, math: str = "fast", pins: str = "",
               extra: Iterable[tuple[str, str]] = ()) -> tuple[tile.Schedule, ...]:
@@ -67,4 +69,6 @@ def why_not(read: Reader, wanted: tile.Row, legal: Iterable[tile.Schedule]) -> s
             missing = [f"{premise} ({reason})" for premise, reason in PREMISES.items() if candidate not in read.rows(premise)]
             if missing:
                 return f"row {candidate.row} fails {', '.join(missing)}"
-    return "no rule proposes it; legal rows are " + " · ".join(sorted({str(s.row) for s in legal})[:12])
+    rows = sorted({str(s.row) for s in legal})
+    more = f" and {len(rows) - SHOWN} more, which emmy schedules lists" if len(rows) > SHOWN else ""
+    return f"no rule proposes it; legal rows are {' · '.join(rows[:SHOWN])}{more}"

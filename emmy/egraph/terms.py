@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from math import prod
 from typing import Any, NamedTuple
 
 from emmy.egraph import provenance
@@ -29,7 +30,9 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     extents = {(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])}
     lines += [f"(set (Extent {a}) {n})" for a, n in sorted(extents)]
     axes = {a for a, _ in program.axes} | {a for own in output_axes.values() for a in own}
-    lines += [f"(set (FirstFreshAxis) {max(axes, default=-1) + 1})"]
+    names = [t.name for t in program.everything]        # of inputs whose copies have names of their own
+    copied = [i for i in program.inputs if not any(name.startswith(f"{i.name}_along") for name in names)]
+    lines += dimensions(((i.name, i.dims, i.element) for i in copied), max(axes, default=-1) + 1)
     constants = {v for d in program.definitions for v in loop.walk((d.body,)) if isinstance(v, loop.Const)}
     lines += sorted(f'(set (Exact "{c.element}" {_signed(c.bits)}) {rational(x)})' for c in constants if (x := exactly(c)) is not None)
     lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
@@ -37,6 +40,25 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
     return "\n".join(lines)
+
+
+def dimensions(inputs: Iterable[tuple[str, tuple[int, ...], DType]], fresh: int) -> list[str]:
+    """Facts of inputs (name, dimensions, type) of two dimensions and more, whose axes are from `fresh` on, one for each extent: what
+    rules/loop/layout.egg declares; and of the first axis after them."""
+    lines: list[str] = []
+    axes: dict[tuple[int, int], int] = {}       # by number of a dimension and how many points
+    for name, dims, element in inputs:
+        if len(dims) < 2:
+            continue
+        lines += [f'(Shaped "{name}" {len(dims)} {element.bytes})']
+        piece = max(1, 16 // element.bytes)
+        for k, n in enumerate(dims):
+            own, whole = (axes.setdefault((k, points), fresh + len(axes)) for points in (n, -(-n // piece) * piece))
+            apart = prod(dims[k + 1:])
+            lines += [f'(Dimension "{name}" {k} {n} {own} {whole})']
+            lines += [f'(Strided "{name}" {k})'] * (apart > 1) + [f'(Uneven "{name}" {k})'] * (apart > 1 and apart % piece > 0)
+    lines += [f"(set (Extent {a}) {n})" for (_, n), a in axes.items()]
+    return [*lines, f"(set (FirstFreshAxis) {fresh + len(axes)})"]
 
 
 def index(x: Ix, inputs: set[str]) -> str:
@@ -162,6 +184,14 @@ class Term(NamedTuple):
         return tuple(found)
 
 
+class Copy(NamedTuple):
+    """An input with its dimensions in another order: the class of its element at a point of `axes`."""
+
+    source: str
+    home: int
+    axes: tuple[int, ...]
+
+
 class Region(NamedTuple):
     """A saturated region: the members of each class, the axes each depends on, and the class of each definition."""
 
@@ -177,6 +207,7 @@ class Region(NamedTuple):
     rounded: dict[int, DType]       # the half type that the program itself rounds a class to, if it does
     fired: dict[str, int]
     real: bool                      # whether rules over the reals were admitted
+    copies: dict[str, Copy] = {}    # of inputs that kernels may read in their place, by name
     over: tuple[Overrun, ...] = ()  # phases that ended by their budget
     provenance: provenance.Provenance | None = None     # of a traced graph
 
@@ -247,7 +278,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
             c, term = key(r.output), tables.member(kind, r.inputs)
             if term is None:
                 continue
-            if kind == "Tensor" and term.at == tuple(map(ix.Ax, output_axes[term.label])):
+            if kind == "Tensor" and term.label in output_axes and term.at == tuple(map(ix.Ax, output_axes[term.label])):
                 home[term.label] = c
             if admitted(c, term):
                 terms.setdefault(c, {})[term] = None
@@ -261,7 +292,17 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         states.setdefault(tuple(state), set()).add(key(component))
     together = tuple(sorted(map(frozenset, states.values()), key=sorted))
     return Region(program, extents, output_axes, ordered, deps, home, keepable, together, read, rounded, dict(graph.fired), real,
-                  provenance=provenance.read(graph, tables) if graph.traced else None)
+                  copies(tables), provenance=provenance.read(graph, tables) if graph.traced else None)
+
+
+def copies(tables: Tables) -> dict[str, Copy]:
+    """The copies of inputs that rules/loop/layout.egg makes, in the order of their names."""
+    string, found = tables.engine.value_to_string, {}
+    for r in tables.rows["Copy"]:
+        name, source, _, at, home = r.inputs
+        axes = tuple(x.a for x in tables.points[at] if isinstance(x, ix.Ax))
+        found[string(name)] = Copy(string(source), tables.key(home), axes)
+    return dict(sorted(found.items()))
 
 
 class _DepsOf(dict[Value, frozenset[int]]):

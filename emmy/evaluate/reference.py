@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,8 @@ def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool
     args, kwargs = [_argument(a, results, float64) for a in call.args], {k: _argument(v, results, float64) for k, v in call.kwargs}
     if float64 and call.op == "aten._scaled_mm.default":
         return _scaled_mm(*args, **kwargs)
+    if call.op == "torch_attn._varlen_attn.default" and (float64 or not args[0].is_cuda):
+        return _packed_attention(*args, **kwargs)
     if call.op == "operator.getitem":
         return operator.getitem(*args)
     fn: Any = torch.ops
@@ -102,6 +105,24 @@ def _scaled_mm(x: torch.Tensor, y: torch.Tensor, scale_x: torch.Tensor, scale_y:
     """In float64, of which torch has no such product."""
     scales = (s.reshape(()) if s.numel() == 1 else s for s in (scale_x, scale_y))
     return torch.add(math.prod(scales, start=x @ y), 0 if bias is None else bias)
+
+
+def _packed_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, key_offsets: torch.Tensor, max_q: int,
+                      max_k: int, is_causal: bool = False, scale: float | None = None,
+                      window: Sequence[int] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequence by sequence: torch has it for halves on a GPU alone."""
+    out, most = torch.zeros_like(q), torch.full((q.shape[1], q.shape[0]), math.inf, dtype=torch.promote_types(q.dtype, torch.float32))
+    (before, after), most = window or (-1, -1), most.to(q.device)
+    for (a, b), (c, d) in zip(pairwise(offsets.tolist()), pairwise(key_offsets.tolist()), strict=True):
+        row, key = torch.arange(b - a, device=q.device)[:, None] + (d - c) - (b - a), torch.arange(d - c, device=q.device)
+        seen = torch.ones(b - a, d - c, dtype=torch.bool, device=q.device)
+        seen &= key <= row + (0 if is_causal else after) if is_causal or after >= 0 else seen
+        seen &= key >= row - before if before >= 0 else seen
+        x, y, z = (t.repeat_interleave(q.shape[1] // t.shape[1], 1).transpose(0, 1) for t in (q[a:b], k[c:d], v[c:d]))
+        scores = (x @ y.mT * (q.shape[2] ** -0.5 if scale is None else scale)).masked_fill(~seen, -math.inf).to(most.dtype)
+        out[a:b] = scores.softmax(2).nan_to_num(0).to(z.dtype).matmul(z).transpose(0, 1)
+        most[:, a:b] = torch.where(seen.any(1), scores.logsumexp(2), math.inf)
+    return out, most
 
 
 def _default_eps(call: torch_ir.Call) -> float:

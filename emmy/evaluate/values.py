@@ -50,6 +50,8 @@ class Space:
         """The elements of `tensor` at `point`, one array of integers a dimension of the tensor."""
         if not tensor.size:
             return np.zeros(np.broadcast_shapes((1,) * self.rank, *(c.shape for c in point)), tensor.dtype)
+        if 0 in self.extents:       # there may be no point, and a coordinate that none has may lie outside
+            point = [np.clip(c, 0, n - 1) for c, n in zip(point, tensor.shape, strict=True)]
         varying = [[d for d, n in enumerate(c.shape) if n != 1] for c in point]
         along = [d for own in varying for d in own]
         if len(set(along)) < len(along) or any(len(own) > 1 for own in varying):

@@ -88,17 +88,20 @@ def kernel(name: str, bodies: tuple[Value, ...], outputs: tuple[tile.Tensor, ...
 
 def called(kernel: tile.Kernel, name: str, tensors: Sequence[tile.Tensor], outputs: Sequence[tile.Tensor]) -> tile.Kernel:
     """The same kernel as `name` on other tensors of the same types: it reads `tensors` and writes `outputs`, in the order of its own."""
-    names = {old.name: new.name for old, new in zip(kernel.tensors, tensors, strict=True)}
+    folds, results = renamed(kernel, {old.name: new.name for old, new in zip(kernel.tensors, tensors, strict=True)})
+    made = tile.Kernel(name, tuple(tensors), tuple(outputs), kernel.axes, kernel.inner, folds, results, kernel.schedule)
+    tile.verify(made)
+    return made
 
-    def renamed(v: Value) -> Value:
+
+def renamed(kernel: tile.Kernel, names: dict[str, str]) -> tuple[tuple[tile.Fold, ...], tuple[Value, ...]]:
+    """The folds and results of a kernel with tensors renamed, those that say how far a scan goes too."""
+    def value(v: Value) -> Value:
         return rename(v, {}, names)
 
     def fold(f: tile.Fold) -> tile.Fold:
-        upto = renamed(loop.IndexOf(f.upto)) if f.upto is not None else None
+        upto = value(loop.IndexOf(f.upto)) if f.upto is not None else None
         assert upto is None or isinstance(upto, loop.IndexOf)
-        return tile.Fold(f.name, f.kind, f.recipe, f.axis, tuple(map(renamed, f.lifts)), upto.at if upto else None, f.needs)
+        return f.replace(lifts=tuple(map(value, f.lifts)), upto=upto.at if upto else None)
 
-    made = tile.Kernel(name, tuple(tensors), tuple(outputs), kernel.axes, kernel.inner, tuple(map(fold, kernel.folds)),
-                       tuple(map(renamed, kernel.results)), kernel.schedule)
-    tile.verify(made)
-    return made
+    return tuple(map(fold, kernel.folds)), tuple(map(value, kernel.results))

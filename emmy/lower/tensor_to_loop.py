@@ -39,8 +39,7 @@ def lower(program: tensor.Program) -> loop.Program:
     definitions = tuple(loop.Definition(name, shape, stored[node], rename(body, axis))
                         for node, (name, shape, body) in zip(names, bodies, strict=True))
     used = sorted({(axis[a], extents[a]) for a in extents})
-    by_node = {node: name for node, name in names.items()}
-    made = loop.Program(program.inputs, tuple(used), definitions, tuple((out, by_node[node]) for out, node in program.outputs))
+    made = loop.Program(program.inputs, tuple(used), definitions, tuple((out, names[node]) for out, node in program.outputs))
     loop.verify(made)
     return made
 

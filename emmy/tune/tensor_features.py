@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from math import ceil
+from functools import lru_cache
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
+from emmy.lower.tile_to_kernel.address import stride, vectorises
+from emmy.lower.tile_to_kernel.staging import factors
 from extract.cost import Features
 
 if TYPE_CHECKING:
     from emmy.tune.features import Census
+
+
+SCATTERED = 100     # slots of an element whose neighbours are not read with it: where it lies, if it is there, and its way to shared memory
+
+
+@lru_cache(maxsize=256)
+def scattered(kernel: tile.Kernel, side: tuple[int, ...]) -> int:
+    """In how many folds' products the factors of a side pass registers element by element: none of their loads lies in runs along the axis
+    on which a stage has its neighbours."""
+    sizes, free = {t.name: prod(t.shape) for t in kernel.tensors}, tile.free_axes(kernel.roots)
+    found = 0
+    for f in kernel.folds:
+        loads = [v for x in factors(f.lifts[0]) if not free[x].isdisjoint(side) for v in loop.walk((x,)) if isinstance(v, loop.Load)]
+        weight = {a: sum(sizes[v.tensor] for v in loads if stride(kernel, v, a) == 1) for a in (f.axis, side[-1])}
+        along = f.axis if weight[f.axis] > weight[side[-1]] else side[-1]
+        found += bool(loads) and not any(kernel.extents[along] % 2 == 0 and vectorises(kernel, v, along, 2) for v in loads)
+    return found
 
 
 def plain(census: Census, columns: tuple[int, ...]) -> bool:
@@ -42,6 +62,8 @@ def tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     products = blocks * high * wide * k * folds
     # an operand that is computed goes through registers into shared memory, and its products wait for it
     staging = staged * (item / 2 if plain(census, schedule.columns) else 10) + (read if item == 4 else 0)     # which tf32 rounds
+    for extent, side in ((high, schedule.rows), (wide, schedule.columns)):
+        staging += SCATTERED * blocks * extent * k * scattered(kernel, side)
     work = 16 * products * item / 4096 + staging + 2 * census.slots(kernel.results, *kernel.outer)
     flight = item * (stages - 1) * depth * (high + wide) * folds / (32 * p * q)
     # a block's place is free when its results are written

@@ -18,6 +18,8 @@ A_SCORE = {1: 13.5, 2: 11.6, 3: 10.2}    # slots, by groups that multiply: maxim
 A_LOAD = 11.0                           # slots of a load for each score
 RATES = {1: 0.7, 2: 1.06, 3: 1.06}      # of tensor cores, by groups that multiply
 AROUND = {1: 1.7, 2: 1.4}               # what a tile of rows takes besides its keys, in tiles of 128 keys, by tiles of queries
+UNKNOWN = 0.9                           # share of tiles of keys that values of rows leave: not known before, and never more than all
+TILT = 0.25                             # by how much the last rows are thought to have more of them than the mean, and the first less
 CACHE = 30 << 20                        # bytes of keys and values that stay in the second-level cache
 
 
@@ -31,18 +33,27 @@ def warpgroup_twist(census: Census, schedule: tile.Schedule) -> Features:
     wide = sum(1 for v in twist.lifts[1:] if not census.free[v].isdisjoint(schedule.columns))
     o, deep = order(t, steps, batch), depth + wide * columns
     around = AROUND[min(t.queries, 2)] * 128 / t.keys
-    passes = max(o.loads([count + around for count in steps.counts])) * o.blocks * (1.0 if t.turns else 1.01)     # of rows by keys
+    counts = expected(steps)
+    passes = max(o.loads([count + around for count in counts])) * o.blocks * (1.0 if t.turns else 1.01)     # of rows by keys
     scores = passes * t.height * t.keys
     of_keys = [v for v in loop.walk((scaled(steps.whole)[1],)) if twist.axis in census.free.get(v, ())]
     score = sum(OPERATORS[v.op].flops for v in of_keys if isinstance(v, loop.Apply))
     score += A_LOAD * sum(isinstance(v, loop.Load) and not census.free[v].isdisjoint(schedule.rows) for v in of_keys)
     work = scores * (A_SCORE[t.groups] + score + wide * columns / t.keys)
     shared = 2 * (t.queries * t.height * depth + t.stages * t.keys * deep) + 16384 * t.groups
-    brought = sum(steps.counts) * batch * t.keys * deep * 2
+    brought = sum(counts) * batch * t.keys * deep * 2
     kept = 2 * kernel.extents[twist.axis] * deep * o.layers <= CACHE
     l2 = census.dram if kept else max(census.dram, brought * min(1.0, o.layers / o.blocks))
     return Features(census.dram, l2, 0, 0, census.dram, work + 2 * census.slots(kernel.results, *kernel.outer), 0, o.blocks, t.threads, 168,
                     shared, 2.0, 1.0, 256, 2 * scores * deep, RATES[t.groups] * (1.0 if t.keys > 64 else 0.93), brought)
+
+
+def expected(steps: KeyTiles) -> list[float]:
+    """How many tiles of keys each tile of rows is thought to go through.  What values of rows rule out is not known: little, so that
+    a row that leaves it out is taken and hardly anything else is priced otherwise; but documents are long and short, so that an order
+    is taken in which each block has rows from everywhere."""
+    share, tilt = UNKNOWN if steps.read else 1.0, TILT if steps.read and steps.read.vary else 0.0
+    return [count * share * (1 + tilt * (2 * row + 1 - steps.tiles) / steps.tiles) for row, count in enumerate(steps.counts)]
 
 
 def tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
@@ -54,7 +65,7 @@ def tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
     d = 16 * ceil(sum(kernel.extents[f.axis] for f in kernel.folds if f is not outer) / 16) + 16 * ceil(c / 16)     # both products
     high, keys = 16 * p * fm, 8 * fn
     tiles = KeyTiles(kernel, outer, schedule.rows, high, keys, schedule.row.raster == "live")
-    blocks, rounds = tiles.tiles * batch, sum(tiles.counts) / tiles.tiles
+    blocks, rounds = tiles.tiles * batch, sum(expected(tiles)) / tiles.tiles
     scores = blocks * high * rounds * keys
     staged = blocks * (rounds * keys * d + high * d)                # halves that blocks bring to shared memory
     read = scores * d / (16 * fm) * (1 + fm * 2 / fn)               # halves that warps read there

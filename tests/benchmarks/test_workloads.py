@@ -53,6 +53,8 @@ def test_snippets_run(stem):
               "conv": convolved(*sizes) if program == "conv" else [], "bottleneck": sizes[:4],
               "maxpool": [*sizes[:2], *(n // 2 for n in sizes[2:])], "avgpool": [*sizes[:2], 1, 1],
               **dict.fromkeys(("attention", "attention_causal", "sdpa", "sdpa_causal", "softcap_attention"), sizes),
+              **dict.fromkeys(("varlen_attn", "varlen_attn_causal"), [*sizes[:2], *sizes[3:4]]),
+              **dict.fromkeys(("sdpa_documents", "sdpa_offsets"), [1, *sizes[1:2], *sizes[:1], *sizes[3:4]]),
               **dict.fromkeys(("rope", "batchnorm", "groupnorm"), sizes),
               **dict.fromkeys(("logsumexp", "variance", "mean(ab)", "(uv)x", "max(x+y)", "sum", "mean", "var", "argmax"), rows),
               **dict.fromkeys(("cross_entropy", "sum(ab)", "sum_all", "mean_all", "var_all", "argmax_all"), [])}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from emmy.capture.snippet import capture_snippet
 from emmy.check.programs import arrays, programs
 from emmy.errors import EmmyError
 from emmy.evaluate.loop import evaluate_loop
@@ -16,6 +17,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tensor_ir as tir
 from emmy.ir.index import Ax, Pos
 from emmy.ir.loop_text import parse
+from emmy.lower import torch_to_tensor
 from emmy.lower.tensor_to_loop import lower
 
 
@@ -119,3 +121,12 @@ def test_errors_name_the_input() -> None:
         run(text)
     with pytest.raises(EmmyError, match=r"'x' is float64\[2\]"):
         run(text, x=np.zeros(2))
+
+
+def test_a_result_of_no_elements_reads_nothing() -> None:
+    """Its coordinates may be constants that lie outside of what it would read."""
+    captured = capture_snippet("x = torch.randn(3, 5); (x[:, 10:], x.diagonal(-7), x[1:1] + x[:1, 4:4].sum(), x.sum())")
+    lowered, given = torch_to_tensor.lower(captured.program), {name: x.detach().numpy() for name, x in captured.tensors.items()}
+    for made, want in zip(evaluate_loop(lower(lowered), given), evaluate_tensor(lowered, given), strict=True):
+        assert made.shape == want.shape
+        np.testing.assert_allclose(made, want, rtol=1e-6)

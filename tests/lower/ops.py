@@ -183,6 +183,13 @@ OPS: dict[str, tuple[str, ...]] = {
         "F.scaled_dot_product_attention(q, q, q, m)"),
     "attention_4": ("q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)",
         "F.scaled_dot_product_attention(q, k, k, enable_gqa=True)"),
+    "packed_attention": ("from torch.nn.attention.varlen import varlen_attn, AuxRequest; q, k, v = torch.randn(13, 4, 8), "
+        "torch.randn(11, 2, 8), torch.randn(11, 2, 8); x, y, z = torch.randn(3, 13, 2, 8); "
+        "a, b = torch.tensor([0, 5, 5, 6, 13], dtype=torch.int32), torch.tensor([0, 4, 7, 7, 11], dtype=torch.int32)",
+        "varlen_attn(q, k, v, a, b, 7, 4)", "varlen_attn(q, k, v, a, b, 7, 4, window_size=(-1, 0))",
+        "varlen_attn(q, k, v, a, b, 7, 4, window_size=(2, 1), scale=.3)", "varlen_attn(x, y, z, a, a, 7, 7, window_size=(-1, 0))",
+        "varlen_attn(x, y, z, a, a, 7, 7, window_size=(0, -1))",
+        "varlen_attn(q, k, v, a, b, 7, 4, return_aux=AuxRequest(lse=True), window_size=(-1, 0))[1]"),
     "softmax": ("x = torch.randn(3, 5)",
         "x.softmax(0)", "x.log_softmax(-1)", "x.softmax(-1, dtype=torch.float64)", "F.softmin(x, -1)"),
     "softmax_masked_rows": ("x = torch.tensor([[1., 2., 3.], [-float('inf')] * 3, [1., -float('inf'), 2.], [float('inf'), 1., 2.], "
@@ -294,6 +301,10 @@ OPS: dict[str, tuple[str, ...]] = {
         "x.logcumsumexp(1)", "x.logcumsumexp(0)", "x[0, 0].logcumsumexp(0)"),
     "bilinear": ("x, y, w, b = torch.randn(2, 3, 4), torch.randn(2, 3, 5), torch.randn(6, 4, 5), torch.randn(6)",
         "F.bilinear(x, y, w, b)", "F.bilinear(x[0], y[0], w)"),
+    "distances": ("x, y = torch.randn(2, 4, 5), torch.randn(2, 3, 5)",
+        "torch.cdist(x, y)", "torch.cdist(x, y, p=1)", "torch.cdist(x[0], y, p=float('inf'))", "torch.inner(x, y)",
+        "torch.inner(x, y[0, 0])",
+        "torch.inner(x, torch.tensor(2.))"),
     "composites": ("x, y = torch.randn(3, 5), torch.randn(3, 5)",
         "x.fliplr()", "torch.tensordot(x, y.t(), 1)", "torch.isclose(x, x + 1e-9)", "torch.dstack([x, y])", "x.nanmean()", "x.rot90()",
         "F.cosine_similarity(x, y)", "torch.linalg.norm(x)", "x[0].diag()", "torch.kron(x, y)", "F.pairwise_distance(x, y)",

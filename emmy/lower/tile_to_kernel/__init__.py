@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 
 from emmy.ir import kernel_ir
 from emmy.ir import tile_ir as tile
-from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
-from emmy.lower.tensor_to_loop import rename
+from emmy.lower.loop_to_tile import renamed
 from emmy.lower.tile_to_kernel.one_row import with_row
 from emmy.lower.tile_to_kernel.shared_keys import seen_by
 
@@ -97,9 +96,6 @@ def with_parameter_names(kernel: tile.Kernel) -> tile.Kernel:
             name += "_"
         names[t.name] = name
 
-    def renamed(v: Value) -> Value:
-        return rename(v, {}, names)
-
-    folds = tuple(f.replace(lifts=tuple(map(renamed, f.lifts))) for f in kernel.folds)
+    folds, results = renamed(kernel, names)
     tensors, outputs = (tuple(t.replace(name=names[t.name]) for t in of) for of in (kernel.tensors, kernel.outputs))
-    return kernel.replace(tensors=tensors, outputs=outputs, folds=folds, results=tuple(map(renamed, kernel.results)))
+    return kernel.replace(tensors=tensors, outputs=outputs, folds=folds, results=results)

@@ -56,9 +56,9 @@ class RegisterPass(Pass):
         self.fold = self._twist(schedule)
         self.axis = self.fold.axis
         self.results = {v: HeldSums(*h) if h.on_columns else h for v, h in self._results(schedule).items()}
-        (self.factor, self.score), (factor, self.whole) = scaled(self.fold.lifts[0]), scaled(steps.whole)
+        (self.factor, self.score), (factor, self.whole) = scaled(steps.masked), scaled(steps.whole)
         if factor != self.factor:
-            self.factor, self.score, self.whole = 1.0, self.fold.lifts[0], steps.whole
+            self.factor, self.score, self.whole = 1.0, steps.masked, steps.whole
         scope.free.update(tile.free_axes((self.score, self.whole)))
         nested = [self.kernel.fold(v.fold) for v in loop.walk((self.score,)) if isinstance(v, tile.FoldResult) and self.axis in v.needs]
         sums = products(scope, nested, schedule.rows, (self.axis,))

@@ -8,7 +8,8 @@ run beside the second product.  With turns, one group issues its products while 
 Weights are powers of two: a positive factor of the score and log2(e) are multiplied in with one rounding, and the pivot is the maximum of
 what is left of the score.  Keys go from the last tile to the first.  A block takes every `blocks`-th tile of rows, the tiles of `layers`
 points of the batch together, the last rows first; blocks change direction from round to round, so that each has long tiles and short
-ones.  Where the row says so, tiles of keys whose scores are all -inf are left out, and tiles where the mask holds have none.
+ones.  Where the row says so, tiles of keys whose scores are all -inf are left out, and tiles where the mask holds have none.  Which these
+are values of rows may tell (`read_bounds`): every warp that multiplies finds that for itself, and so does the one that copies.
 
 Row: WORK=g<groups>/ws[-turns],TILE=wgmma_m64n<keys>k16_<bf16|f16>_f32/f1x1,STAGE=d<stages>q<queries>/smem-tma,
 RASTER=gb<layers>/p<blocks>[/live].  Any extents: copies fill with zeros, keys beyond the end score -inf, stores are clipped.
@@ -55,7 +56,8 @@ from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted
 from emmy.lower.tile_to_kernel.warpgroups import WARPS, Groups, Ring
 
-SHARE = {2: (24, 240), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
+# registers of a thread that copies and of one that multiplies, by whether a warp finds which keys count and by groups that multiply
+SHARE = {False: {2: (24, 240), 3: (32, 160)}, True: {2: (40, 232), 3: (32, 160)}}
 
 
 class Tiling(Groups):
@@ -96,7 +98,8 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     alone, multiplying = scope.child(), scope.child()
     pass_.copy(alone)
     pass_.multiply(multiplying)
-    t.part(scope, SHARE, (If(Thread() == 0, tuple(alone.body)),), multiplying.body)
+    copies = If(Thread() < 32 if pass_.together else Thread() == 0, tuple(alone.body))
+    t.part(scope, SHARE[pass_.together], (copies,), multiplying.body)
     return finish(kernel, scope, (pass_.order.blocks, 1, 1), t.threads, pass_.shared, pass_.maps)
 
 
@@ -152,6 +155,11 @@ class BulkPass(RegisterPass):
         return Operand(self.scope, load, view, positions, Stages(depth, stages, t.element))
 
     @property
+    def together(self) -> bool:
+        """Whether the warp of the thread that copies goes with it, to find which keys count for a tile of rows."""
+        return bool(self.steps.read) and self.steps.read.vary
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         return self.query, self.key, *self.values_by.values()
 
@@ -200,7 +208,8 @@ class BulkPass(RegisterPass):
         scope.emit(For(turn, int32(0), trips, int32(1), False, tuple(inner.body)))
 
     def copy(self, scope: Emitter) -> None:
-        """What the thread does that copies: a tile of queries, then keys one tile ahead of values."""
+        """What the thread does that copies, with its warp where that finds which keys count: a tile of queries, then keys one tile ahead of
+        values."""
         t, stages = self.bulk, [Ring(scope, ring.stages) for ring in self.rings]
 
         def bring(inner: Emitter, which: int, operands: Iterable[tuple[Operand, Expr, Expr]]) -> None:
@@ -212,7 +221,8 @@ class BulkPass(RegisterPass):
             inner.emit(*at.advance())
 
         def tile_(inner: Emitter, row: Expr) -> None:
-            last, count = self.steps.range(inner, row)
+            last, count, _ = self.steps.range(inner, row)
+            outer, inner = inner, inner.child() if self.together else inner
 
             def keys(body: Emitter, step: Expr) -> None:
                 bring(body, 1, [(self.key, int32(0), body.let("j", (last - step) * t.keys))])
@@ -229,6 +239,8 @@ class BulkPass(RegisterPass):
             values(body, step - 1)
             inner.emit(For(step, int32(1), count, int32(1), False, tuple(body.body)))
             values(inner, count - 1)
+            if self.together:
+                outer.emit(If(Thread() == 0, tuple(inner.body)))
 
         self.each_tile(scope, tile_)
 
@@ -248,19 +260,19 @@ class BulkPass(RegisterPass):
 
         def tile_(inner: Emitter, row: Expr) -> None:
             self.begin_tile(inner, row, out)
-            last, count = self.steps.range(inner, row)
+            tiles = self.steps.range(inner, row, True)
             inner.emit(self.wait(0), self.wait(1), FenceProducts((self.products,)))
             self.multiply_keys(inner)
             inner.emit(CommitProducts(), WaitProducts(0, (self.products,)), *self.free(1))
-            self.absorb_tile(inner, inner.let("j", last * t.keys), self.steps.masked_first)
+            self.absorb_tile(inner, inner.let("j", tiles.last * t.keys), self.steps.masked_first)
             self.hand_on(inner, self.products)
-            for low, high, masked in self.steps.loops(inner, row, last, count):
+            for low, high, masked in self.steps.loops(inner, row, tiles):
                 step = Var(inner.name("step"), dt.i32)
                 body = inner.child()
-                self.step(body, step, body.let("j", (last - step) * t.keys), masked)
+                self.step(body, step, body.let("j", (tiles.last - step) * t.keys), masked)
                 inner.emit(For(step, low, high, int32(1), False, tuple(body.body)))
             inner.emit(*self.free(0), self.wait(2), FenceProducts((self.weights_, *wide)))
-            self.multiply_values(inner, int32(1) < count)
+            self.multiply_values(inner, int32(1) < tiles.steps)
             inner.emit(CommitProducts(), WaitProducts(0, tuple(wide)), *self.free(2))
             self.end_tile(inner)
 

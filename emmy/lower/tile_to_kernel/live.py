@@ -5,12 +5,15 @@ j and the rows i, with j by itself: for rows of an interval it holds for some of
 what is linear in the interval's ends.  Hence two intervals of keys for a tile of rows: outside the first every score is -inf, and
 inside the second the conditions are known, so that the score needs no `select`.
 
+A comparison of the key with any other value that is one number for all keys, such as where a row's document begins, bounds them as well:
+by the least and the largest of that value over the tile's rows, which the kernel finds when it runs (`read_bounds`).
+
 Both are right for any values of the scores but +inf and NaN, which a sum with -inf would keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from math import prod
 from typing import NamedTuple
@@ -27,37 +30,84 @@ TILE = Pos(0)       # the number of a tile of rows
 
 
 class Span(NamedTuple):
-    """The keys from every one of `lows` on and below every one of `highs`: terms in `TILE`."""
+    """The keys from every one of `lows` on and below every one of `highs`, terms in `TILE`; and, for some row or for all rows of the
+    tile, from every one of `starts` on and below every one of `ends`: values of rows, i32 from 0 to as many as there are keys."""
 
     lows: frozenset[Ix] = frozenset()
     highs: frozenset[Ix] = frozenset()
+    starts: frozenset[Value] = frozenset()
+    ends: frozenset[Value] = frozenset()
 
     def __and__(self, other: Span) -> Span:
-        return Span(self.lows | other.lows, self.highs | other.highs)
+        return Span(self.lows | other.lows, self.highs | other.highs, self.starts | other.starts, self.ends | other.ends)
+
+    def varies(self, rows: Iterable[int]) -> bool:
+        """Whether values tell keys that are not the same for all of a tile of rows."""
+        values = tuple(self.starts | self.ends)
+        free = tile.free_axes(values)
+        return not frozenset[int]().union(*(free[v] for v in values)).isdisjoint(rows)
+
+    @property
+    def indices(self) -> Span:
+        """What indices alone tell."""
+        return Span(self.lows, self.highs)
 
 
 ALL = Span()
 
 
 class Live(NamedTuple):
-    """For a tile of rows: the keys that may count (`some`), those where the conditions hold for all its rows (`whole`), and the
-    score there."""
+    """For a tile of rows: the keys that may count (`some`), those where the conditions hold for all its rows (`whole`), the score there,
+    and the score of any key, its comparisons with values of rows in i32."""
 
     some: Span
     whole: Span
     score: Value
+    masked: Value
+
+
+NEAR = 1 << 20      # factors and constants beside a value are less, so that a sum of them with what is clamped to FAR does not wrap
+FAR = 1 << 54
 
 
 class Comparison(NamedTuple):
-    """Whether sign * j + the sum of the terms is 0 or less."""
+    """Whether sign * j + the sum of the terms, with the value times its sign if there is one, is 0 or less."""
 
     sign: int
     terms: tuple[tuple[int, int], ...]      # axis, factor
     constant: int
+    value: tuple[int, Value] | None = None
 
     @property
     def negated(self) -> Comparison:
-        return Comparison(-self.sign, tuple((a, -c) for a, c in self.terms), 1 - self.constant)
+        value = self.value and (-self.value[0], self.value[1])
+        return Comparison(-self.sign, tuple((a, -c) for a, c in self.terms), 1 - self.constant, value)
+
+    def bound(self, keys: int) -> Value:
+        """The key below which, or for a negative sign from which on, it holds, by its value: i32 from 0 to `keys`, as many as there are."""
+        assert self.value is not None
+        (sign, value), turn = self.value, -self.sign
+        x = value if value.dtype is dt.i64 else loop.Cast(dt.i64, value)
+        constant = turn * self.constant + (self.sign > 0)
+        if self.terms or constant or sign != turn:
+            x = within(x, -FAR, FAR) if sign == turn else loop.Apply("neg", (within(x, -FAR, FAR),))
+            terms = [loop.Apply("mul", (whole(turn * c), loop.IndexOf(Ax(a)))) for a, c in self.terms]
+            x = reduce(lambda y, term: loop.Apply("add", (y, term)), [*terms, *[whole(constant)] * (constant != 0)], x)
+        return loop.Cast(dt.i32, within(x, 0, keys))
+
+    def told(self, key: int, keys: int) -> Value:
+        """The comparison with its bound, in i32: the same for each of so many keys."""
+        j, bound = loop.Cast(dt.i32, loop.IndexOf(Ax(key))), self.bound(keys)
+        return loop.Apply("lt", (j, bound)) if self.sign > 0 else loop.Apply("le", (bound, j))
+
+
+def whole(n: int) -> Value:
+    return loop.Const(dt.i64, dt.bits(dt.i64, n))
+
+
+def within(x: Value, low: int, high: int) -> Value:
+    """The nearest to a value of i64 from `low` to `high`."""
+    return loop.Apply("max", (loop.Apply("min", (x, whole(high))), whole(low)))
 
 
 class Rows(NamedTuple):
@@ -84,8 +134,11 @@ class Rows(NamedTuple):
             return low, low
         return IxConst(0), IxConst(n - 1)
 
-    def keys(self, c: Comparison, every: bool) -> Span:
+    def keys(self, c: Comparison, key: int, every: bool) -> Span:
         """Where a comparison holds for every row of a tile, or else for some."""
+        if c.value is not None:
+            bound = frozenset([c.bound(self.extents[key])])
+            return Span(ends=bound) if c.sign > 0 else Span(starts=bound)
         rest: Ix = IxConst(c.constant)
         for axis, factor in c.terms:
             low, high = self.interval(axis)
@@ -95,9 +148,9 @@ class Rows(NamedTuple):
             return Span(highs=frozenset([self.normal(ix.add(ix.mul(rest, -1), IxConst(1)))]))
         return Span(lows=frozenset([rest]))
 
-    def all_keys(self, comparisons: list[Comparison], every: bool) -> Span:
+    def all_keys(self, comparisons: list[Comparison], key: int, every: bool) -> Span:
         """Where all of some comparisons do."""
-        return reduce(Span.__and__, (self.keys(c, every) for c in comparisons), ALL)
+        return reduce(Span.__and__, (self.keys(c, key, every) for c in comparisons), ALL)
 
     def normal(self, x: Ix) -> Ix:
         return normal(x, -(-prod(self.extents[a] for a in self.axes) // self.height))
@@ -110,16 +163,17 @@ def normal(x: Ix, tiles: int) -> Ix:
 
 def live(kernel: tile.Kernel, fold: tile.Fold, rows: tuple[int, ...], height: int) -> Live:
     """The keys of a twist that count for tiles of `height` rows."""
-    of = Rows(rows, height, kernel.extents)
-    condition = counts(fold.lifts[0])
-    known: dict[Value, bool] = {}
-    whole = ALL
+    of, score, keys = Rows(rows, height, kernel.extents), fold.lifts[0], kernel.extents[fold.axis]
+    condition = counts(score)
+    known: dict[Value, Value] = {}
+    everywhere = ALL
     for leaf, holds in conjuncts(condition):
         found = comparisons(leaf, holds, fold.axis)
         if found is not None:
-            whole &= of.all_keys(found, True)
-            known[leaf] = holds
-    return Live(possible(condition, True, fold.axis, of), whole, simplified(fold.lifts[0], known))
+            everywhere &= of.all_keys(found, fold.axis, True)
+            known[leaf] = boolean(holds)
+    told = {v: c.told(fold.axis, keys) for v in loop.walk((score,)) for c in comparisons(v, True, fold.axis) or () if c.value is not None}
+    return Live(possible(condition, True, fold.axis, of), everywhere, simplified(score, told | known), simplified(score, told))
 
 
 # -- conditions -----------------------------------------------------------------------------------------------------
@@ -179,12 +233,12 @@ def possible(condition: Value, holds: bool, key: int, rows: Rows) -> Span:
         case loop.Apply("not", (x,)):
             return possible(x, not holds, key, rows)
     found = comparisons(condition, holds, key)
-    return ALL if found is None else rows.all_keys(found, False)
+    return ALL if found is None else rows.all_keys(found, key, False)
 
 
 def comparisons(value: Value, holds: bool, key: int) -> list[Comparison] | None:
     """The comparisons that all hold where a condition does, or does not: of whole numbers linear in indices, in which the key stands by
-    itself; None for any other condition.  |x| <= y is x <= y and -x <= y."""
+    itself, or of one such with a value that does not depend on the key; None for any other condition.  |x| <= y is x <= y and -x <= y."""
     match value:
         case loop.Apply("lt" | "le" as op, (x, y)) if x.dtype.kind == "int":
             size = x if holds else y        # where a magnitude makes two conditions that both hold
@@ -198,13 +252,24 @@ def comparisons(value: Value, holds: bool, key: int) -> list[Comparison] | None:
 
 
 def comparison(op: str, x: Value, y: Value, key: int) -> Comparison | None:
-    left, right = linear(x), linear(y)
+    left, right, value = linear(x), linear(y), None
+    if left is None and right is not None and same_for_all(x, key):
+        left, value = ({}, 0), (1, x)
+    elif right is None and left is not None and same_for_all(y, key):
+        right, value = ({}, 0), (-1, y)
     if left is None or right is None:
         return None
     factors = {a: left[0].get(a, 0) - right[0].get(a, 0) for a in sorted({*left[0], *right[0]})}
     sign = factors.pop(key, 0)
     constant = left[1] - right[1] + (op == "lt")
-    return Comparison(sign, tuple((a, c) for a, c in factors.items() if c), constant) if abs(sign) == 1 else None
+    if abs(sign) != 1 or value and max(map(abs, (constant, *factors.values()))) >= NEAR:
+        return None
+    return Comparison(sign, tuple((a, c) for a, c in factors.items() if c), constant, value)
+
+
+def same_for_all(value: Value, key: int) -> bool:
+    """Whether a value, which no fold is part of, is one number for all keys."""
+    return key not in tile.free_axes((value,))[value] and not any(isinstance(v, tile.FoldResult) for v in loop.walk((value,)))
 
 
 def linear(value: Value) -> tuple[dict[int, int], int] | None:
@@ -232,13 +297,13 @@ def linear(value: Value) -> tuple[dict[int, int], int] | None:
     return None
 
 
-def simplified(value: Value, known: Mapping[Value, bool]) -> Value:
-    """`value` where conditions are known."""
+def simplified(value: Value, known: Mapping[Value, Value]) -> Value:
+    """`value` with conditions as they are known."""
     done: dict[Value, Value] = {}
     for v in loop.walk((value,)):
         args = tuple(done[x] for x in v.operands)
         match v:
-            case _ if v in known: made: Value = boolean(known[v])
+            case _ if v in known: made: Value = known[v]
             case loop.Apply("select", _) if isinstance(args[0], loop.Const): made = args[1] if args[0] is TRUE else args[2]
             case loop.Apply("and" | "or" as op, _): made = both(op, *args)
             case loop.Apply("not", _): made = negation(args[0])

@@ -90,6 +90,8 @@ class TensorPass(Pass):
         self.start = Var(scope.name("j"), dt.i32)
         self.tile = ColumnFragments((self.axis,), size[self.axis], self.start, pair, 4, t.keys * 2)
         self.tiles = KeyTiles(kernel, self.fold, schedule.rows, self.rows.width, self.tile.width, t.live)
+        self.score = self.tiles.masked
+        scope.free.update(tile.free_axes((self.score,)))
         self.results = {v: HeldSums(*h) if h.on_columns else h for v, h in self._results(schedule).items()}
         nested = [kernel.fold(v.fold) for v in loop.walk((self.score,)) if isinstance(v, tile.FoldResult) and self.axis in v.needs]
         sums = products(scope, nested, schedule.rows, (self.axis,))
@@ -121,7 +123,7 @@ class TensorPass(Pass):
         self.clear()
         self.query.bring(self.scope, int32(0), int32(0))
         scope, width = self.scope, self.tile.width
-        last, count = self.tiles.range(scope, Block(1))
+        last, count, _ = self.tiles.range(scope, Block(1))
         self.low, self.high = scope.let("low", (last + 1 - count) * width), scope.let("high", (last + 1) * width)
         for s in range(self.fragments.stages - 1):
             there, more = self.low + s * width < self.high, scope.child()

@@ -14,6 +14,7 @@ from emmy.ir.dtype import DType
 from emmy.ir.node import IRError
 from emmy.ir.tensor_ir import Tensor
 from emmy.lower.torch_to_tensor import (
+    attention,
     factories,
     indexing,
     linear_algebra,
@@ -29,8 +30,8 @@ from emmy.lower.torch_to_tensor import (
 )
 from emmy.lower.torch_to_tensor.registry import LOWERINGS
 
-FAMILIES = (pointwise, reductions, views, linear_algebra, normalisation, indexing, scattering, ordering, pooling, resampling, losses,
-            factories)
+FAMILIES = (pointwise, reductions, views, linear_algebra, attention, normalisation, indexing, scattering, ordering, pooling, resampling,
+            losses, factories)
 _ROLES: dict[str, tir.Role] = {"input": "input", "load": "weight", "constant": "constant"}
 
 

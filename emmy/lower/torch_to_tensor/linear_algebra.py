@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from math import prod
 
@@ -14,11 +13,9 @@ from emmy.ir.tensor_ir import Shape, Tensor
 from emmy.ir.torch_ir import Type
 from emmy.lower.torch_to_tensor.build import (
     Number,
-    Operand,
     add,
     apply,
     broadcast_shape,
-    constant,
     convert,
     mul,
     position,
@@ -28,7 +25,6 @@ from emmy.lower.torch_to_tensor.build import (
     select,
     widen,
 )
-from emmy.lower.torch_to_tensor.normalisation import softmax
 from emmy.lower.torch_to_tensor.registry import lowers
 from emmy.lower.torch_to_tensor.views import pad
 
@@ -65,9 +61,19 @@ def _drop(x: Tensor, dim: int) -> Tensor:
     return reshape(x, x.shape[:d] + x.shape[d + 1:])
 
 
-@lowers(*(f"aten.{op}.default" for op in ("matmul", "mm", "bmm", "dot", "mv", "vdot", "linalg_matmul", "inner", "chain_matmul")))
-def _matmul(out: Type, x: Tensor, y: Tensor, *, op: str) -> Tensor:
-    return matmul(convert(x, out.dtype), convert(y, out.dtype), op == "aten.inner.default" and len(y.shape) > 1)
+@lowers(*(f"aten.{op}.default" for op in ("matmul", "mm", "bmm", "dot", "mv", "vdot", "linalg_matmul")))
+def _matmul(out: Type, x: Tensor, y: Tensor) -> Tensor:
+    return matmul(convert(x, out.dtype), convert(y, out.dtype))
+
+
+@lowers("aten.inner.default")
+def _inner(out: Type, x: Tensor, y: Tensor) -> Tensor:
+    """Every row of x with every row of y; a tensor of no dimensions is a factor."""
+    a, b = convert(x, out.dtype), convert(y, out.dtype)
+    if not x.shape or not y.shape:
+        return mul(a, b)
+    rows, columns = (reshape(t, (prod(t.shape[:-1]), t.shape[-1])) for t in (a, b))
+    return reshape(matmul(rows, columns, transposed=True), out.shape)
 
 
 @lowers("aten.linear.default")
@@ -143,36 +149,6 @@ def _ellipsis(term: str, x: Tensor) -> list[str]:
     """The dimensions that "..." stands for, named from the back."""
     count = len(x.shape) - len(term) + 3
     return [f"...{k}" for k in range(count, 0, -1)]
-
-
-def _repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Grouped queries: head h reads key or value head h // group."""
-    at = [ix.div(Pos(d), heads // x.shape[-3]) if d == len(x.shape) - 3 else Pos(d) for d in range(len(x.shape))]
-    return remap(x, (*x.shape[:-3], heads, *x.shape[-2:]), at)
-
-
-@lowers("aten.scaled_dot_product_attention.default")
-def _attention(out: Type, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-               is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """softmax(q k^T * scale + mask) v; a row with everything masked is 0."""
-    if dropout_p:
-        raise EmmyError("attention with dropout is not covered", "pass dropout_p=0")
-    if enable_gqa:
-        k, v = (_repeat_heads(t, q.shape[-3]) for t in (k, v))
-    query, key, value = (convert(t, out.dtype) for t in (q, k, v))
-    factor: Operand = scale if scale is not None else 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
-    scores = mul(matmul(query, key, transposed=True), factor)
-    low = float("-inf")
-    if is_causal:
-        rank = len(scores.shape)
-        scores = select(apply("le", position(scores.shape, rank - 1), position(scores.shape, rank - 2)), scores, low)
-    if attn_mask is not None:
-        scores = select(attn_mask, scores, low) if attn_mask.dtype.kind == "bool" else add(scores, convert(attn_mask, attn_mask.dtype))
-    result = matmul(softmax(scores, len(scores.shape) - 1), value)
-    if attn_mask is None:
-        return result
-    most = reduce("max", scores, (len(scores.shape) - 1,), keepdim=True)
-    return select(apply("eq", most, low), constant(result.dtype, 0), result)
 
 
 def spatial(x: Tensor, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape, places: Shape, value: Number) -> Tensor:

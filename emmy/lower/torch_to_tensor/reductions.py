@@ -164,6 +164,13 @@ def _norm(out: Type, x: Tensor, order: Number | None = 2, dim: Dims = None, keep
     return total if p == 1 else apply("sqrt", total) if p == 2 else apply("pow", total, 1 / p)
 
 
+@lowers("aten.cdist.default")
+def _cdist(out: Type, x: Tensor, y: Tensor, p: Number = 2, _: int | None = None) -> Tensor:
+    """The norm of the difference of each two rows."""
+    rows = reshape(x, (*x.shape[:-1], 1, x.shape[-1])), reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
+    return _norm(out, sub(*(convert(t, out.dtype) for t in rows)), p, -1)
+
+
 @lowers("aten.cumsum.default", "aten.cumprod.default")
 def _cumulate(out: Type, x: Tensor, dim: int, *, dtype: DType | None = None, op: str) -> Tensor:
     value = convert(x, out.dtype)

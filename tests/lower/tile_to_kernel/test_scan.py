@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+import emmy
 from emmy.evaluate.tile import evaluate_kernel
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
@@ -16,6 +17,7 @@ from emmy.ir.index import Ax
 from emmy.ir.node import IRError
 from emmy.lower import kernel_to_cuda
 from emmy.lower.tile_to_kernel import scan
+from emmy.runtime import execute
 from emmy.runtime.build import build
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors
 
@@ -89,3 +91,12 @@ def test_a_fold_that_varies_within_a_piece() -> None:
                {0: ROWS, 1: 64, 2: 64, 3: 64}, t)
     with pytest.raises(IRError, match="folds that depend on the piece"):
         scan.lower(k, schedule("scan", "WORK=t64,REDUCE=scan", (0,), (2,)))
+
+
+def test_a_scan_goes_as_far_as_a_tensor_says() -> None:
+    """One whose name is no parameter's."""
+    program = emmy.compile_snippet("x = torch.randn(3, 7); x.flip(1).cumsum(1).flip(1).index_select(1, torch.tensor([6, 0, 3]))")
+    arrays = execute.arguments(program)
+    assert "x1" in program.captured.inputs
+    for made, wanted in zip(execute.on_simulator(program, arrays).values(), execute.on_numpy(program, arrays).values(), strict=True):
+        np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)

@@ -14,7 +14,7 @@ from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value
 from emmy.ir.node import IRError
 from emmy.lower import kernel_to_cuda
-from emmy.lower.tile_to_kernel import staged_rows
+from emmy.lower.tile_to_kernel import lower, staged_rows
 from emmy.runtime.build import build
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors, total
 
@@ -96,3 +96,14 @@ def test_nvcc_takes_it_without_spills() -> None:
             for name, k in (("softmax", softmax(dt.bf16, 129)), ("layer_norm", layer_norm(dt.bf16, 129)))]
     reports = build(kernel_to_cuda.emit_module(made), "sm_90a").functions
     assert len(reports) == 2 and not any(r.spill_bytes for r in reports.values())
+
+
+def test_a_piece_without_weight_counts_for_nothing() -> None:
+    t = tensors(x=(8, 64))
+    k = kernel(loop.Channel("softmax", 1, load(t, "x", 0, 1), number(1)), (0,), {0: 8, 1: 64}, t)
+    x = random(k)
+    x["x"][1], x["x"][2, :40] = -np.inf, -np.inf
+    wanted = np.exp(x["x"] - np.maximum(x["x"].max(1, keepdims=True), -100)).sum(1)
+    assert wanted[1] == 0
+    for row in ("WORK=t4x8,TILE=v4,REDUCE=coop,STAGE=smem", "WORK=t32,REDUCE=coop"):
+        np.testing.assert_allclose(run(k, lower(k.replace(schedule=schedule("fold", row, (0,), ()))), x), wanted, 1e-6)
