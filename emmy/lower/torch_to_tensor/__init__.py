@@ -15,6 +15,7 @@ from emmy.ir.node import IRError
 from emmy.ir.tensor_ir import Tensor
 from emmy.lower.torch_to_tensor import (
     attention,
+    bits,
     factories,
     indexing,
     linear_algebra,
@@ -30,8 +31,8 @@ from emmy.lower.torch_to_tensor import (
 )
 from emmy.lower.torch_to_tensor.registry import LOWERINGS
 
-FAMILIES = (pointwise, reductions, views, linear_algebra, attention, normalisation, indexing, scattering, ordering, pooling, resampling,
-            losses, factories)
+FAMILIES = (pointwise, bits, reductions, views, linear_algebra, attention, normalisation, indexing, scattering, ordering, pooling,
+            resampling, losses, factories)
 _ROLES: dict[str, tir.Role] = {"input": "input", "load": "weight", "constant": "constant"}
 
 
