@@ -27,12 +27,16 @@ def scattered(kernel: tile.Kernel, side: tuple[int, ...]) -> int:
     on which a stage has its neighbours."""
     sizes, free = {t.name: prod(t.shape) for t in kernel.tensors}, tile.free_axes(kernel.roots)
     found = 0
+
+    def in_runs(v: loop.Load, axis: int, width: int) -> bool:
+        return kernel.extents[axis] % width == 0 and repeats(kernel, v, axis, width) > 0
+
     for f in kernel.folds:
         loads = [v for x in factors(f.lifts[0]) if not free[x].isdisjoint(side) for v in loop.walk((x,)) if isinstance(v, loop.Load)]
         weight = {a: sum(sizes[v.tensor] for v in loads if stride(kernel, v, a) == 1 or repeats(kernel, v, a, WIDEST))
                   for a in (f.axis, side[-1])}
         along = f.axis if weight[f.axis] > weight[side[-1]] else side[-1]
-        found += bool(loads) and not any(kernel.extents[along] % 2 == 0 and repeats(kernel, v, along, 2) for v in loads)
+        found += bool(loads) and not any(in_runs(v, along, 2) or in_runs(v, along, WIDEST) for v in loads)
     return found
 
 
