@@ -10,8 +10,8 @@ from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
-from emmy.lower.tile_to_kernel.address import stride, vectorises
-from emmy.lower.tile_to_kernel.staging import factors
+from emmy.lower.tile_to_kernel.address import repeats, stride
+from emmy.lower.tile_to_kernel.staging import WIDEST, factors
 from extract.cost import Features
 
 if TYPE_CHECKING:
@@ -27,11 +27,16 @@ def scattered(kernel: tile.Kernel, side: tuple[int, ...]) -> int:
     on which a stage has its neighbours."""
     sizes, free = {t.name: prod(t.shape) for t in kernel.tensors}, tile.free_axes(kernel.roots)
     found = 0
+
+    def in_runs(v: loop.Load, axis: int, width: int) -> bool:
+        return kernel.extents[axis] % width == 0 and repeats(kernel, v, axis, width) > 0
+
     for f in kernel.folds:
         loads = [v for x in factors(f.lifts[0]) if not free[x].isdisjoint(side) for v in loop.walk((x,)) if isinstance(v, loop.Load)]
-        weight = {a: sum(sizes[v.tensor] for v in loads if stride(kernel, v, a) == 1) for a in (f.axis, side[-1])}
+        weight = {a: sum(sizes[v.tensor] for v in loads if stride(kernel, v, a) == 1 or repeats(kernel, v, a, WIDEST))
+                  for a in (f.axis, side[-1])}
         along = f.axis if weight[f.axis] > weight[side[-1]] else side[-1]
-        found += bool(loads) and not any(kernel.extents[along] % 2 == 0 and vectorises(kernel, v, along, 2) for v in loads)
+        found += bool(loads) and not any(in_runs(v, along, 2) or in_runs(v, along, WIDEST) for v in loads)
     return found
 
 
