@@ -13,6 +13,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ix
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.lower.matrix import as_matrix
+from emmy.lower.tensor_names import renamed
 from emmy.lower.tensor_to_loop import rename
 
 Carrier = tuple[str, int, Value, int]      # recipe, axis, score, pass
@@ -92,16 +93,3 @@ def called(kernel: tile.Kernel, name: str, tensors: Sequence[tile.Tensor], outpu
     made = tile.Kernel(name, tuple(tensors), tuple(outputs), kernel.axes, kernel.inner, folds, results, kernel.schedule)
     tile.verify(made)
     return made
-
-
-def renamed(kernel: tile.Kernel, names: dict[str, str]) -> tuple[tuple[tile.Fold, ...], tuple[Value, ...]]:
-    """The folds and results of a kernel with tensors renamed, those that say how far a scan goes too."""
-    def value(v: Value) -> Value:
-        return rename(v, {}, names)
-
-    def fold(f: tile.Fold) -> tile.Fold:
-        upto = value(loop.IndexOf(f.upto)) if f.upto is not None else None
-        assert upto is None or isinstance(upto, loop.IndexOf)
-        return f.replace(lifts=tuple(map(value, f.lifts)), upto=upto.at if upto else None)
-
-    return tuple(map(fold, kernel.folds)), tuple(map(value, kernel.results))

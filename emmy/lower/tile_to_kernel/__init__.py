@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from emmy.ir import kernel_ir
 from emmy.ir import tile_ir as tile
 from emmy.ir.node import IRError
-from emmy.lower.loop_to_tile import renamed
+from emmy.lower.tensor_names import renamed
 from emmy.lower.tile_to_kernel.one_row import with_row
 from emmy.lower.tile_to_kernel.shared_keys import seen_by
 
