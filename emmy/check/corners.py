@@ -57,6 +57,11 @@ def corners() -> Iterator[tir.Program]:
                     (convolution(image, apply("recip", s), b, w, 1, 1, "add"),)):
         yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))
     yield from twists()
+    # right sides by rows, of types that tensor cores take by columns, and of weights of 8 bits
+    octets = tir.Cast(dt.f32, tir.Cast(dt.bf16, tir.Input("i_4", (n, n), dt.i8)))
+    bytes_by_rows = (tir.Cast(dt.f32, tir.Input(name, (n, n), dt.e4m3)) for name in "pq")
+    for factors in (bytes_by_rows, (x, y), (x, octets)):
+        yield tir.Program((("y", product(*factors)),))
     # lines of columns that no cluster holds
     yield tir.Program((("y", tir.Reduce("add", (0,), tir.Input("x", (32768, 256), dt.f32))),))
 

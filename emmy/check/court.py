@@ -253,8 +253,8 @@ class Court:
                 element = dt.named(element)
                 if not self.fast or element.kind != "float":
                     return made(convert(x.value, element), element.compute)
-                limit = CLAMP.get(element, np.inf)
-                return made(np.clip(x.value, -limit, limit) if element in CLAMP else x.value, element.compute)
+                limit = CLAMP.get(element) if x.dtype not in (dt.i8, dt.u8) else None       # these are halves as they are
+                return made(np.clip(x.value, -limit, limit) if limit else x.value, element.compute)
         if name not in ("Reduce", "Scan", "Pivot", "Channel"):
             raise KeyError(name)
         x, dim = args[-1], self.space.dimension[Ax(args[1])]

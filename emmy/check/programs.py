@@ -33,7 +33,7 @@ def arrays(program: tir.Program, seed: int = 0) -> dict[str, Array]:
 
     def array(i: tir.Input) -> Array:
         if i.element.kind == "int":
-            return rng.integers(0, int(i.name.split("_")[1]), i.dims, np.int64)
+            return rng.integers(0, int(i.name.split("_")[1]), i.dims, i.element.numpy)
         return (rng.uniform(1, 2, i.dims) * rng.choice((-1, 1, 1), i.dims)).astype(i.element.numpy)
 
     return {i.name: array(i) for i in program.inputs}

@@ -36,6 +36,8 @@ class Maker(Places):
         super().__init__(world, choose)
         self.book, self.kinds, self.through = book, kinds, through
         self.pool: dict[DType, list[Term]] = {}
+        self.types: dict[str, Term] = {}        # of variables, where a premise asks for them
+        self.sizes: dict[str, Term] = {}        # of elements of the tensors that variables name, in bytes
         self.used: list[Rule] = []
 
     def seed(self, form: Form) -> Seed:
@@ -45,6 +47,10 @@ class Maker(Places):
         for p in premises:
             if self.book.relations.get(p.name):
                 self.bind(p.args, self.choose(self.book.relations[p.name]))
+        equal = [p.args for p in premises if p.name == "="]
+        self.types = {str(of.args[0]): d for left, right in equal for d, of in ((left, right), (right, left))
+                      if isinstance(of, Call) and of.name == "Dtype"}
+        self.sizes = {str(p.args[0]): p.args[2] for p in premises if p.name == "Shaped"}
         for p in premises:
             match p:
                 case Call("=", (Var(x), Call("bigrat") as value)) if not variables(value): self.bind((Var(x),), (value,))
@@ -102,6 +108,8 @@ class Maker(Places):
     def typed(self, t: Term, main: DType) -> DType:
         """The type of a root: what its pattern asks for, else the main one."""
         t = self.known(t)
+        if isinstance(t, Var) and isinstance(asked := self.known(self.types.get(t.name, t)), Lit):
+            return dt.named(str(asked.value))
         if isinstance(t, Var) and t.name in self.defined:
             return self.typed(self.defined[t.name][0], main)
         match t:
@@ -186,7 +194,7 @@ class Maker(Places):
             case "Cast":
                 element = self.text(args[0], [d.name for d in dt.DTYPES.values() if d.compute is dtype])
                 source = dtype if dtype.kind == "float" else self.choose((dtype, dt.f32, dt.i64))
-                return call(Lit(element), self.value(args[1], self.choose((source, source, dt.i64)), depth))
+                return call(Lit(element), self.value(args[1], self.typed(args[1], self.choose((source, source, dt.i64))), depth))
             case "Round": return call(Lit(self.text(args[0], ("bf16", "f16"))), self.value(args[1], dtype, depth))
             case "Reduce" | "Scan":
                 monoid = self.text(args[0], [m for m, own in MONOIDS.items() if dtype.kind in OPERATORS[own.operator].kinds])
@@ -230,15 +238,20 @@ class Maker(Places):
     def tensor(self, kind: str, name: Term, at: Sequence[Interval], dtype: DType, whole: bool) -> str:
         """A tensor that may be read within these ranges: one of the world's, or a new one."""
         known, least = (self.world.inputs if kind == "Input" else self.world.definitions), tuple(high + 1 for _, high in at)
+        size = self.known(self.sizes.get(str(name), Var("")))
+        halves = (dt.bf16, dt.f16) if dtype is dt.f32 and kind == "Input" else ()
+        sized = [d for d in dt.DTYPES.values() if d.compute is dtype and isinstance(size, Lit) and d.bytes == size.value]
         alike = [n for n, t in known.items() if t.element.compute is dtype and len(t.dims) == len(at) and not (whole and t.below is None)
-                 and all(have >= want for have, want in zip(t.dims, least, strict=True))]
+                 and (t.element in sized or not isinstance(size, Lit)) and all(n >= m for n, m in zip(t.dims, least, strict=True))]
         if isinstance(done := self.known(name), Lit):
             if done.value not in alike:
                 raise Mismatch
             return str(done.value)
         if not alike or self.choose((True, False)):
             label = f"{'x' if kind == 'Input' else 't'}{len(known)}"
-            element = self.choose((dtype, dtype, dtype, *((dt.bf16, dt.f16) if dtype is dt.f32 and kind == "Input" else ())))
+            if isinstance(size, Lit) and not sized:
+                raise Mismatch
+            element = self.choose(sized or (dtype, dtype, dtype, *halves))
             if kind == "Tensor":
                 with self.template([(0, n - 1) for n in least]):
                     self.world.bodies[label] = self.value(Var(f"_{next(self.fresh)}"), dtype, 1)

@@ -59,9 +59,9 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 
 def kernels() -> Iterator[tile.Kernel]:
-    """A kernel of each kind: elementwise, of odd lines too, transposing, row and column sums, a scan, softmax of rows, long and very long
-    ones too, and of columns, windows, products, those of a byte's types too, a convolution and added products of halves, and attention of
-    fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
+    """A kernel of each kind: elementwise, of odd lines and octets too, transposing, row and column sums, a scan, softmax of rows, long and
+    very long ones too, and of columns, windows, products, those of a byte's types too, a convolution and added products of halves, and
+    attention of fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -85,6 +85,7 @@ def kernels() -> Iterator[tile.Kernel]:
         results += [product(wide(a), wide(b)), *(attention(score, wide(c)) for score in (
             product(wide(a), keys), causal(product(wide(a), keys)), begun(product(wide(a), keys)),
             product(wide(matrix("q", element, 1)), keys)))]
+    results.append(tir.Cast(dt.f32, matrix("i", dt.i8)))
     a, b = (matrix(name, dt.e4m3) for name in "ab")
     results.append(product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0))))))
     a, b = (matrix(name, dt.bf16) for name in "ab")

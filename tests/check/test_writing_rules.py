@@ -17,8 +17,8 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.M | re.S)
 
 
 def words(line: str) -> list[str]:
-    """The words of a line but for numbers that are times or depend on the machine's speed."""
-    return re.sub(r"\b\d+(\.\d+)?\b", "#", line).split()
+    """The words of a line but for numbers that are times or depend on the machine's speed: which zero has which sign, too."""
+    return re.sub(r"-?\b\d+(\.\d+)?\b", "#", line).split()
 
 
 def test_the_page_is_what_its_commands_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
