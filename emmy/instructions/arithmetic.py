@@ -7,14 +7,16 @@ Operators that C lacks are functions named `emmy_…`, which `prelude` adds to a
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
 from emmy.instructions import ptx
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
+from emmy.ir.kernel_expr import operands
 from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Thread, Var
-from emmy.ir.node import IRError
+from emmy.ir.node import IRError, postorder
 
 TYPES = {dt.bool_: "bool", dt.i8: "signed char", dt.u8: "unsigned char", dt.i32: "int", dt.i64: "long long", dt.f16: "__half",
     dt.bf16: "__nv_bfloat16", dt.f32: "float", dt.f64: "double", dt.e4m3: "emmy_e4m3", dt.e5m2: "emmy_e5m2", dt.tf32: "float"}
@@ -186,8 +188,8 @@ def prelude(text: str) -> str:
 
 
 def spell(e: Expr) -> str:
-    """The expression in CUDA, with no parentheses that C does not need."""
-    return spelled(e)[0]
+    """The expression in CUDA, with no parentheses that C does not need; from the leaves up, for it may be deeper than the stack."""
+    return [spelled(x)[0] for x in postorder((e,), operands)][-1]
 
 
 def at_least(e: Expr, precedence: int) -> str:
@@ -196,6 +198,7 @@ def at_least(e: Expr, precedence: int) -> str:
     return text if own >= precedence else f"({text})"
 
 
+@lru_cache(maxsize=1 << 16)
 def spelled(e: Expr) -> tuple[str, int]:
     """The expression in CUDA, and its precedence."""
     match e:
@@ -203,7 +206,7 @@ def spelled(e: Expr) -> tuple[str, int]:
         case Var(name, _): return name, PRIMARY
         case Thread(): return "thread", PRIMARY
         case Block(axis): return f"block_{'xyz'[axis]}", PRIMARY
-        case Element(array, _, index): return f"{array}[{spell(index)}]", PRIMARY
+        case Element(array, _, index): return f"{array}[{spelled(index)[0]}]", PRIMARY
         case Convert(element, x): return conversion(spelled(x), x.dtype, element)
         case Apply(op, args): return _apply(op, args)
     raise AssertionError(type(e))
@@ -227,7 +230,7 @@ def _unbounded(op: str, args: tuple[Expr, ...]) -> tuple[str, int]:
         symbol, p = infix
         return f"{at_least(args[0], p)} {symbol} {at_least(args[1], p + 1)}", p
     suffix = "f" if of is dt.f32 else ""
-    x = [spell(a) for a in args]
+    x = [spelled(a)[0] for a in args]
     match op:
         case "neg" | "not":
             symbol, operand = "-" if op == "neg" else "!" if of is dt.bool_ else "~", at_least(args[0], UNARY)

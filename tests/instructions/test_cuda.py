@@ -37,6 +37,17 @@ def test_nvcc_takes_everything(tmp_path: Path) -> None:
     assert built.functions["big_tiles"].shared_bytes == 0
 
 
+def test_an_expression_may_be_deeper_than_the_stack_and_is_spelled_once() -> None:
+    deep: Expr = F
+    for k in range(2000):
+        deep = deep + const(dt.f32, float(k))
+    assert spell(deep).count("+") == 2000
+    chosen: Expr = F
+    for _ in range(60):
+        chosen = Apply("abs", (Apply("neg", (chosen,)),))
+    assert spell(chosen).count("fabsf") == 60
+
+
 @pytest.mark.parametrize(("e", "text"), [
     ((N + 1) * 2, "(n + 1) * 2"), (N + N * 2, "n + n * 2"), (N - (N - 1), "n - (n - 1)"), (N * (N // 2), "n * (n / 2)"),
     (N // 4 % 8, "n / 4 % 8"), ((N < 3) & (N == 4) | (Thread() <= 1), "n < 3 && n == 4 || thread <= 1"),
