@@ -62,6 +62,9 @@ def corners() -> Iterator[tir.Program]:
     bytes_by_rows = (tir.Cast(dt.f32, tir.Input(name, (n, n), dt.e4m3)) for name in "pq")
     for factors in (bytes_by_rows, (x, y), (x, octets)):
         yield tir.Program((("y", product(*factors)),))
+    # a product over two axes, as of windows of images with channels first
+    p, q = (along(tir.Cast(dt.f32, tir.Input(name, (2, 2, 2), dt.bf16)), (2, 2, 2, 2), (k, 2, 3)) for k, name in enumerate("pq"))
+    yield tir.Program((("y", tir.Reduce("add", (2, 3), apply("mul", p, q))),))
     # lines of columns that no cluster holds
     yield tir.Program((("y", tir.Reduce("add", (0,), tir.Input("x", (32768, 256), dt.f32))),))
 

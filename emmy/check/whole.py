@@ -40,7 +40,7 @@ def saturated(graph: Graph, program: loop.Program) -> None:
     graph.run(encode(program, output_axes(program)))
     settle(graph, "(seq (run judge-index) (run judge-push) (run judge-fuse))", 3 * ROUNDS, NODES)
     further = [p for p in PHASES["loop"] if p not in BOOKKEEPING]
-    for phases in ("normalize", "algebra", "twist"), tuple(further):
+    for phases in ("normalize", "algebra", "twist"), ("measure",), tuple(further):
         runs = " ".join(f"(run judge-{p})" for p in (*phases, *BOOKKEEPING))
         settle(graph, f"(seq {runs})", ROUNDS, NODES)
 
