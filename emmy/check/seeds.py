@@ -8,6 +8,7 @@ derive is replaced by the premises of one of them.  Side conditions are left to 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import ge
 
 from emmy.check.book import Book
 from emmy.check.court import Tensor
@@ -242,7 +243,7 @@ class Maker(Places):
         halves = (dt.bf16, dt.f16) if dtype is dt.f32 and kind == "Input" else ()
         sized = [d for d in dt.DTYPES.values() if d.compute is dtype and isinstance(size, Lit) and d.bytes == size.value]
         alike = [n for n, t in known.items() if t.element.compute is dtype and len(t.dims) == len(at) and not (whole and t.below is None)
-                 and (t.element in sized or not isinstance(size, Lit)) and all(n >= m for n, m in zip(t.dims, least, strict=True))]
+                 and (t.element in sized or not isinstance(size, Lit)) and all(map(ge, t.dims, least))]
         if isinstance(done := self.known(name), Lit):
             if done.value not in alike:
                 raise Mismatch

@@ -22,6 +22,11 @@ def take(x: Tensor, along: int, index: Tensor) -> Tensor:
     return gather(x, along, spread, lambda k: Pos(k if k < along else k + rank - 1))
 
 
+def wrapped(index: Tensor, n: int) -> Tensor:
+    """Places among n, those of negative indices counted from the end."""
+    return select(apply("lt", index, 0), add(index, n), index)
+
+
 def pick(x: Tensor, along: int, index: Tensor) -> Tensor:
     """One element of x along `along` for each element of `index` (i64, of x's shape without that dimension)."""
     return gather(x, along, index, lambda k: Pos(k - (k > along)))
@@ -66,9 +71,8 @@ def merged(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], int,
     shape = broadcast_shape(*(i.shape for i in given))
     flat: Tensor | None = None
     for k, i in zip(places, given, strict=True):
-        at, n = broadcast(cast(dt.i64, i), shape), x.shape[k]
-        at = select(apply("lt", at, 0), add(at, n), at)
-        flat = at if flat is None else add(mul(flat, n), at)
+        at = wrapped(broadcast(cast(dt.i64, i), shape), x.shape[k])
+        flat = at if flat is None else add(mul(flat, x.shape[k]), at)
     assert flat is not None
     first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
     rest = [k for k in range(len(x.shape)) if k not in places]

@@ -38,7 +38,7 @@ from emmy.lower.torch_to_tensor.build import (
     sub,
     widen,
 )
-from emmy.lower.torch_to_tensor.indexing import merged, take
+from emmy.lower.torch_to_tensor.indexing import merged, take, wrapped
 from emmy.lower.torch_to_tensor.registry import lowers
 
 
@@ -125,11 +125,16 @@ def _scatter_reduce(out: Type, x: Tensor, dim: int, index: Tensor, source: Tenso
     return joined if include_self and how != "mean" else select(writes.written, joined, start)
 
 
+def slices(dims: Sequence[int], along: int, index: Tensor) -> Writes:
+    """Writes of whole slices to the places of a list (i64) along a dimension."""
+    flat = reshape(index, [index.size if k == along else 1 for k in range(len(dims))])
+    return Writes(dims, along, flat, spread=True)
+
+
 def along_one(out: Type, dim: int, index: Tensor) -> Writes:
-    """Writes of whole slices to the places of a list along a dimension."""
-    d, rank = axis(dim, len(out.shape)), len(out.shape)
-    flat = cast(dt.i64, reshape(index, [index.size if k == d else 1 for k in range(rank)]))
-    return Writes(out.shape, d, select(apply("lt", flat, 0), add(flat, out.shape[d]), flat), spread=True)
+    """Writes of whole slices to what indices name along a dimension, from its end where they are negative."""
+    along = axis(dim, len(out.shape))
+    return slices(out.shape, along, wrapped(cast(dt.i64, index), out.shape[along]))
 
 
 @lowers("aten.index_copy.default")
@@ -161,7 +166,7 @@ def _index_put(out: Type, x: Tensor, indices: Sequence[Tensor | None], values: T
     inner, shape = wide.shape[:first] + wide.shape[first + 1:], flat.shape
     spread = (*inner[:first], *shape, *inner[first:])
     sources = reshape(broadcast(widen(values), spread), (*inner[:first], prod(shape), *inner[first:]))
-    writes = along_one(Type(out.dtype, wide.shape), first, flat)
+    writes = slices(wide.shape, first, flat)
     start = widen(wide)
     made = add(start, writes.fold("add", sources)) if accumulate else writes.last(start, sources)
     return permute(reshape(made, [x.shape[k] for k in order]), sorted(range(len(order)), key=order.__getitem__))
