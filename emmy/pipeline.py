@@ -18,6 +18,7 @@ from emmy.errors import EmmyError
 from emmy.ir import kernel_ir, kernel_text, loop_ir, loop_text, tensor_ir, tensor_text, tile_ir, tile_text, torch_ir
 from emmy.lower import kernel_to_cuda, tensor_to_loop, tile_to_kernel, torch_to_tensor
 from emmy.runtime.plan import Plan
+from emmy.stage import stage
 from emmy.tune.choose import Choice, choose
 from emmy.tune.evidence import Evidence, here
 from extract import hardware
@@ -47,20 +48,20 @@ class Program:
     def torch(self) -> torch_ir.Program:
         return self.captured.program
 
-    @cached_property
+    @stage
     def tensor(self) -> tensor_ir.Program:
         return torch_to_tensor.lower(self.torch)
 
-    @cached_property
+    @stage
     def loop(self) -> loop_ir.Program:
         return tensor_to_loop.lower(self.tensor)
 
-    @cached_property
+    @stage
     def stretches(self) -> tuple[Stretch, ...]:
         """The distinct parts of the program, and where each stands: one part, the whole, unless layers repeat."""
         return cut(self.loop)
 
-    @cached_property
+    @stage
     def regions(self) -> tuple[Region, ...]:
         """The saturated region of each stretch."""
         return tuple(saturate(stretch.program, self.math, self.rules["loop"], self.budget, self.traced) for stretch in self.stretches)
@@ -83,12 +84,12 @@ class Program:
     def knowing(self, evidence: Evidence) -> Program:
         """The same program, saturated once for both, chosen anew on evidence."""
         other = copy.copy(self)
-        for stage in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu"):
-            vars(other).pop(stage, None)
+        for later in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu"):
+            vars(other).pop(later, None)
         other._evidence = evidence
         return other
 
-    @cached_property
+    @stage
     def choice(self) -> Choice:
         return choose(self.loop, self.stretches, self.regions, self.target, self.math, self.pins, self.rules["tile"], self.evidence)
 
@@ -96,16 +97,16 @@ class Program:
     def tile(self) -> tile_ir.Program:
         return self.choice.program
 
-    @cached_property
+    @stage
     def kernels(self) -> tuple[kernel_ir.Kernel, ...]:
         """Each distinct function once; a launch names its function, and an empty output needs none."""
         return tile_to_kernel.lower_launches(self.choice.launches, self.choice.early)
 
-    @cached_property
+    @stage
     def cuda(self) -> str:
         return kernel_to_cuda.emit_module(self.kernels)
 
-    @cached_property
+    @stage
     def plan(self) -> Plan:
         from emmy.runtime.assemble import assemble
 

@@ -65,8 +65,8 @@ def run(code: str) -> str:
 
 
 def test_importing_emmy_is_quick_and_lazy() -> None:
-    code = """import sys, time; start = time.perf_counter(); import emmy
-print(time.perf_counter() - start, *sorted({"torch", "egglog", "scipy", "ortools"} & sys.modules.keys()))"""
+    code = """import sys, time; start = time.process_time(); import emmy
+print(time.process_time() - start, *sorted({"torch", "egglog", "scipy", "ortools"} & sys.modules.keys()))"""
     seconds, *heavy = min((run(code).split() for _ in range(3)), key=lambda words: float(words[0]))
     assert heavy == []
     assert float(seconds) < 0.3

@@ -188,26 +188,34 @@ def prelude(text: str) -> str:
 
 
 def spell(e: Expr) -> str:
-    """The expression in CUDA, with no parentheses that C does not need; from the leaves up, for it may be deeper than the stack."""
-    return [spelled(x)[0] for x in postorder((e,), operands)][-1]
+    """The expression in CUDA, with no parentheses that C does not need."""
+    return spelled(e)[0]
 
 
 def at_least(e: Expr, precedence: int) -> str:
     """The expression as an operand of something that binds this tightly."""
-    text, own = spelled(e)
+    return _bound(spelled(e), precedence)
+
+
+def spelled(e: Expr) -> tuple[str, int]:
+    """The expression in CUDA, and its precedence; from the leaves up, for it may be deeper than the stack."""
+    return [_spelled(x) for x in postorder((e,), operands)][-1]
+
+
+def _bound(value: tuple[str, int], precedence: int) -> str:
+    text, own = value
     return text if own >= precedence else f"({text})"
 
 
 @lru_cache(maxsize=1 << 16)
-def spelled(e: Expr) -> tuple[str, int]:
-    """The expression in CUDA, and its precedence."""
+def _spelled(e: Expr) -> tuple[str, int]:
     match e:
         case Const(element, bits): return constant(element, bits)
         case Var(name, _): return name, PRIMARY
         case Thread(): return "thread", PRIMARY
         case Block(axis): return f"block_{'xyz'[axis]}", PRIMARY
-        case Element(array, _, index): return f"{array}[{spelled(index)[0]}]", PRIMARY
-        case Convert(element, x): return conversion(spelled(x), x.dtype, element)
+        case Element(array, _, index): return f"{array}[{_spelled(index)[0]}]", PRIMARY
+        case Convert(element, x): return conversion(_spelled(x), x.dtype, element)
         case Apply(op, args): return _apply(op, args)
     raise AssertionError(type(e))
 
@@ -219,29 +227,28 @@ def _apply(op: str, args: tuple[Expr, ...]) -> tuple[str, int]:
 
 def _cast(to: DType, value: tuple[str, int]) -> tuple[str, int]:
     """A value that C converts by itself, as text and its precedence."""
-    text, own = value
-    return f"({TYPES[to]}){text if own >= UNARY else f'({text})'}", UNARY
+    return f"({TYPES[to]}){_bound(value, UNARY)}", UNARY
 
 
 def _unbounded(op: str, args: tuple[Expr, ...]) -> tuple[str, int]:
-    of = args[-1].dtype
+    of, made = args[-1].dtype, [_spelled(a) for a in args]
+    x = [text for text, _ in made]
     infix = (INFIX | (_INTEGER_INFIX if of.kind == "int" else _BOOL_INFIX if of.kind == "bool" else {})).get(op)
     if infix:
         symbol, p = infix
-        return f"{at_least(args[0], p)} {symbol} {at_least(args[1], p + 1)}", p
+        return f"{_bound(made[0], p)} {symbol} {_bound(made[1], p + 1)}", p
     suffix = "f" if of is dt.f32 else ""
-    x = [spelled(a)[0] for a in args]
     match op:
         case "neg" | "not":
-            symbol, operand = "-" if op == "neg" else "!" if of is dt.bool_ else "~", at_least(args[0], UNARY)
+            symbol, operand = "-" if op == "neg" else "!" if of is dt.bool_ else "~", _bound(made[0], UNARY)
             return symbol + (f"({operand})" if operand.startswith("-") else operand), UNARY
-        case "select": return f"{at_least(args[0], TERNARY + 1)} ? {at_least(args[1], TERNARY)} : {at_least(args[2], TERNARY)}", TERNARY
-        case "recip": return f"{constant(of, dt.bits(of, 1))[0]} / {at_least(args[0], 14)}", 13
+        case "select": return f"{_bound(made[0], TERNARY + 1)} ? {_bound(made[1], TERNARY)} : {_bound(made[2], TERNARY)}", TERNARY
+        case "recip": return f"{constant(of, dt.bits(of, 1))[0]} / {_bound(made[0], 14)}", 13
         case "isnan": return f"isnan({x[0]})", PRIMARY
         case "fma": return f"__fma{suffix}_rn({', '.join(x)})", PRIMARY
         case "abs" if of.kind == "int": return f"{'llabs' if of is dt.i64 else 'abs'}({x[0]})", PRIMARY
-        case "truncdiv": return f"trunc{suffix}({at_least(args[0], 13)} / {at_least(args[1], 14)})", PRIMARY
-        case "floordiv" if of.kind == "float": return f"floor{suffix}({at_least(args[0], 13)} / {at_least(args[1], 14)})", PRIMARY
+        case "truncdiv": return f"trunc{suffix}({_bound(made[0], 13)} / {_bound(made[1], 14)})", PRIMARY
+        case "floordiv" if of.kind == "float": return f"floor{suffix}({_bound(made[0], 13)} / {_bound(made[1], 14)})", PRIMARY
     if op in _CALLS[of.kind]:
         return f"{_CALLS[of.kind][op]}{suffix}({', '.join(x)})", PRIMARY
     if op in _HELPERS:

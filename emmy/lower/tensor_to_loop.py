@@ -123,7 +123,7 @@ class _Body:
             case tensor.IndexValue(at=at):
                 return loop.IndexOf(self.simple(ix.substitute(at, leaf)))
             case tensor.Elementwise(op, args):
-                return loop.Apply(op, tuple(self.value(x, point) for x in args))
+                return loop.Apply(op, tuple([self.value(x, point) for x in args]))
             case tensor.Cast(element, x):
                 inner = self.value(x, point)
                 return inner if element.compute is element and x.dtype.compute is element else loop.Cast(element, inner)
