@@ -13,6 +13,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ix
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.lower.matrix import as_matrix
+from emmy.lower.scopes import distinct
 from emmy.lower.tensor_names import renamed
 from emmy.lower.tensor_to_loop import rename
 
@@ -27,6 +28,7 @@ def kernel(name: str, bodies: tuple[Value, ...], outputs: tuple[tile.Tensor, ...
     own = {a: max(extents) + 1 + k for k, a in enumerate(both)}
     bodies, extents = tuple(rename(body, {}, bound=own) for body in bodies), extents | {own[a]: extents[a] for a in both}
     bodies, axes, extents = as_matrix(bodies, axes, extents)
+    bodies, extents = distinct(bodies, axes, extents)
     order = loop.walk(bodies)
     free = loop.free_axes(bodies)
     carriers: dict[Carrier, list[loop.Channel]] = {}

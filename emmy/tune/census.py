@@ -136,6 +136,35 @@ class Census:
     def levels(self) -> list[list[tile.Fold]]:
         return levels(self.kernel)
 
+    @cached_property
+    def around(self) -> dict[str, tuple[int, ...]]:
+        """The axes of the folds inside whose loops each fold is run, by its name, outermost first."""
+        found: dict[str, tuple[int, ...]] = dict.fromkeys((f.name for f in self.kernel.folds), ())
+        spans = {f.name: f.span for f in self.kernel.folds}
+        for f in reversed(self.kernel.folds):
+            loops = *found[f.name], f.axis
+            for v in loop.walk(f.lifts):
+                if isinstance(v, tile.FoldResult):
+                    inside = max((k for k, a in enumerate(loops, 1) if a in spans[v.fold]), default=0)
+                    found[v.fold] = max(found[v.fold], loops[:inside], key=lambda axes: self.size(axes))
+        return found
+
+    def steps(self, f: tile.Fold) -> frozenset[int]:
+        """The axes whose points are the steps that a fold takes, all of its runs together."""
+        return f.span.union(self.around[f.name], (f.axis,))
+
+    @cached_property
+    def nested(self) -> list[Part]:
+        """What the folds inside others compute, which each thread runs alone."""
+        together = {f for level in self.levels for f in level}
+        return [Part(f.lifts, -1, (f.axis, *self.around[f.name])) for f in self.kernel.folds if f not in together]
+
+    @cached_property
+    def nested_steps(self) -> float:
+        """Dependent rounds of loads that folds inside others take of a thread."""
+        outer = set(self.kernel.outer)
+        return sum(self.size(self.steps(f) - outer) / 4 for f in self.kernel.folds if not f.span <= outer)
+
 
 def slots(v: Value) -> float:
     """Instruction slots of one value."""
@@ -150,7 +179,7 @@ def census_of(kernel: tile.Kernel) -> Census:
 def fold_slots(census: Census, f: tile.Fold) -> float:
     """Slots of combining: one an element for a reduce (none where a product precedes a sum: they are one multiply-add), more for a
     twist."""
-    n = census.size(f.span | {f.axis})
+    n = census.size(census.steps(f))
     if f.kind == "twist":
         score = census.size(census.free[f.lifts[0]] | {f.axis})
         each, values = TWISTS[f.recipe].pivot + TWISTS[f.recipe].weight + 4.2, f.lifts[1:]

@@ -43,10 +43,11 @@ def _map(census: Census, schedule: tile.Schedule) -> Features:
     loads = [(v, census.size(census.free[v] | set(outer))) for v in census.loads(kernel.results)]
     steps = 1.0
     for f in kernel.folds:
-        scope = set(outer) | f.span | {f.axis}
-        work += census.slots(f.lifts, *outer, f.axis) + (16 if f.kind == "twist" else 2) * len(f.lifts) * census.size(scope)
-        loads += [(v, census.size(census.free[v] | set(outer) | {f.axis})) for v in census.loads(f.lifts)]
-        steps += census.size((f.span | {f.axis}) - set(outer)) / 4
+        around = *outer, f.axis, *census.around[f.name]
+        each = (16 if f.kind == "twist" else 2) * len(f.lifts)
+        work += census.slots(f.lifts, *around) + each * census.size(census.steps(f).union(outer))
+        loads += [(v, census.size(census.free[v].union(around))) for v in census.loads(f.lifts)]
+        steps += census.size(census.steps(f) - set(outer)) / 4
     lane = outer[-1] if outer else -1
     across = kernel.extents[lane] % width != 0 if outer else False      # runs go on across lines, and each element finds its point
     work += 6 * elements * (len(outer) - 1) if across else 0
@@ -72,9 +73,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     steps = 0.5 * ceil(census.size(schedule.columns) / (team * width)) if not held.stages else 0.0
     runs = max((ceil(kernel.extents[f.axis] / (team * width)) for level in census.levels for f in level), default=1)
     many = 1 if held.stages else ahead(kernel, width, runs)
-    together = {f for level in census.levels for f in level}
-    inside = [Part(f.lifts, -1, (f.axis,)) for f in kernel.folds if f not in together]
-    order = [inside, *census.stages(()), [Part(kernel.results, column, kernel.outer)]]
+    order = [census.nested, *census.stages(()), [Part(kernel.results, column, kernel.outer)]]
     first: dict[Value, int] = {}        # the stage that asks for a position first
     for k, part, v, n in census.walk(order, schedule.rows, held.stages):
         work += slots(v) * n / census.alike(v, part.axis, width)
@@ -91,10 +90,9 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0)    # lanes with no run
         joins += len(level) * (0.5 if how == "warp" else 1.5 + idle)
     for f in kernel.folds:
-        nested = not f.span <= set(kernel.outer)
         merges = (5 + (team // 32 - 1).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
         work += fold_slots(census, f) + team * rows * merges * len(f.state)
-        steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
+    steps += census.nested_steps
     per_block = row.threads // 32 if how == "warp" else 1
     blocks = ceil(rows / per_block)
     registers = 24 + 2 * width * len(kernel.outputs) * bool(schedule.columns) + many * width * (many > 1) + held.most * runs * width
@@ -149,10 +147,10 @@ def _cross(census: Census, schedule: tile.Schedule) -> Features:
         steps += max(ceil(kernel.extents[f.axis] / (down * ahead)) for f in level)
         joins += down > 1
     for f in kernel.folds:
-        nested = not f.span <= set(kernel.outer)
-        work += census.slots(f.lifts, *lanes, f.axis) + fold_slots(census, f)
-        l1 += sum(census.size(census.free[v] | set(lanes) | {f.axis}) * census.sectors(v, axis, width) for v in census.loads(f.lifts))
-        steps += census.size((f.span | {f.axis}) - set(kernel.outer)) / 4 if nested else 0
+        around = *lanes, f.axis, *census.around[f.name]
+        work += census.slots(f.lifts, *around) + fold_slots(census, f)
+        l1 += sum(census.size(census.free[v].union(around)) * census.sectors(v, axis, width) for v in census.loads(f.lifts))
+    steps += census.nested_steps
     met: set[Value] = set()
     reread = 0.0
     for stage in stages(kernel, schedule.columns[-1:]):

@@ -29,7 +29,7 @@ def walked(census: Census, columns: tuple[int, ...], scope: Iterable[int], held:
     axis that is walked.  To walk an element takes `each` slots.  With `runs`, what is alike along a run of `width` is read once.
     """
     work = shared = l1 = 0.0
-    stages = census.stages(columns)
+    stages = [*([census.nested] if census.nested else ()), *census.stages(columns)]
     for _, part, v, n in census.walk(stages, scope, kept):
         alike = runs and isinstance(v, loop.Load) and by_runs(census.kernel, (v,), part.axis, width)
         work += slots(v) * n / (width if alike else 1)
@@ -37,7 +37,7 @@ def walked(census: Census, columns: tuple[int, ...], scope: Iterable[int], held:
             shared += n * held[v]
         elif isinstance(v, loop.Load):
             l1 += n / width * v.element.bytes if alike else n * census.sectors(v, part.axis if lane is None else lane, width)
-    elements = sum(census.size({*scope, part.axis}) for stage in stages for part in stage)
+    elements = sum(census.size({*scope, *part.over}) for stage in stages for part in stage)
     return work + each * elements, shared, l1
 
 
@@ -71,7 +71,7 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     walking = 0.04 * passes * stages if kept is None else 0.0           # element after element, each waiting for its own
     dram = census.dram * (1.0 if schedule.columns else 1.05)            # what is read once gains nothing by the detour
     return Features(dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
-                    rows * length * bytes_ + 1024, 1.5 + walking, joins + 1, bytes_ * length / lanes)
+                    rows * length * bytes_ + 1024, 1.5 + walking + census.nested_steps, joins + 1, bytes_ * length / lanes)
 
 
 def kept_row(census: Census, schedule: tile.Schedule) -> Features:
@@ -87,7 +87,7 @@ def kept_row(census: Census, schedule: tile.Schedule) -> Features:
     joins, passes = sum(1.5 * len(level) for level in census.levels), ceil(length / (threads * width))
     walking = 0.05 * passes * (len(census.levels) + len(columns))
     return Features(census.dram, census.dram, 0, 0, l1 + copied, work + copied / 4, shared + copied / 4, count, threads, 40,
-                    length * size + 1024, 2.0 + walking, joins, 16 * min(passes, 8))
+                    length * size + 1024, 2.0 + walking + census.nested_steps, joins, 16 * min(passes, 8))
 
 
 def window(census: Census, schedule: tile.Schedule) -> Features:
@@ -136,7 +136,7 @@ def strip(census: Census, schedule: tile.Schedule) -> Features:
     alone = 1.0 if 2 * (shared_bytes + 1024) <= 233472 else max(1.0, 0.85 + 0.11 * work / census.dram)
     steps, joins = (2.0, 3) if cluster == 1 else (3.5, 8)
     return Features(census.dram * line * alone, (copied + written) * line, 0, 0, l1 + copied, work, shared + copied / 4, blocks,
-                    down * across, 40 + 6 * width, shared_bytes, steps, joins * len(census.levels),
+                    down * across, 40 + 6 * width, shared_bytes, steps + census.nested_steps, joins * len(census.levels),
                     16 * min(ceil(length / cluster / down), 8))
 
 
@@ -155,8 +155,9 @@ def resident(census: Census, schedule: tile.Schedule) -> Features:
     copied, written = rows * length * size, rows * length * sum(t.element.bytes for t in kernel.outputs)
     runs = ceil(length / cluster / (row.threads * width))
     walking = 0.5 * runs * (len(census.levels) + 1)        # run after run, each waiting for what it reads
+    steps, joins = 2.0 + walking + census.nested_steps, (2 if cluster == 1 else 6) * len(census.levels)
     return Features(census.dram, copied + written, 0, 0, l1 + copied, work, shared + copied / 4, blocks, row.threads, 32 + 3 * width,
-                    length // cluster * size + 1024, 2.0 + walking, (2 if cluster == 1 else 6) * len(census.levels), 16 * min(runs, 8))
+                    length // cluster * size + 1024, steps, joins, 16 * min(runs, 8))
 
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:
