@@ -14,6 +14,7 @@ from typing import NamedTuple
 from extract.hardware import Hardware
 
 STEP_US = 0.6               # one dependent round of global loads
+NESTED_STEP_US = STEP_US / 4    # one step of a loop inside another's: some of their loads are under way together
 JOIN_US = 0.2               # one meeting of the warps of a block
 WARP_US = 0.002             # one warp more to begin, of the only block of a multiprocessor
 L1_BYTES = 160 << 10        # of a multiprocessor, for data that its blocks read again

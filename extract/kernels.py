@@ -17,6 +17,7 @@ from typing import NamedTuple
 from extract.problem import Body, Kernel, Key, Member, Problem
 
 STEPS = 2000    # members that the search for the best body of a kernel tries
+WRITTEN_OUT = 64        # steps of loops that a kernel may write out
 
 
 class Way(NamedTuple):
@@ -176,8 +177,16 @@ class Kernels:
         traffic, rent = (sum(of[w] for w in writes) for of in (self.problem.traffic, self.rent))
         memory = self.sum(parts & self.memory) + traffic
         work = self.sum(parts & ~self.memory) + max(self.again(root, reached(root, body)) for root in roots)
+        longest = max(memory, work, max(self.waits(root, reached(root, body)) for root in roots))
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        return Kernel(writes, roots, Body(sorted(body.items())), reads, max(memory, work) + self.problem.launch + rent, beside)
+        return Kernel(writes, roots, Body(sorted(body.items())), reads, longest + self.problem.launch + rent, beside)
+
+    def waits(self, root: int, body: dict[int, Member]) -> float:
+        """Seconds that a thread takes for the longest of the loops that it runs alone inside others, where the kernel does not write them
+        out."""
+        axes, size = self.problem.axes, self.problem.size
+        steps = (size((axes[c] | {m.serial}) - axes[root]) for c, m in body.items() if m.serial is not None and not axes[c] <= axes[root])
+        return self.problem.wait * max((n for n in steps if n > WRITTEN_OUT), default=0.0)
 
     def again(self, root: int, body: dict[int, Member]) -> float:
         """Seconds that loops inside others take besides their parts: such a loop depends on an axis that is not written, and is run anew

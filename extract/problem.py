@@ -12,7 +12,8 @@ class Member(NamedTuple):
 
     `parts` are the costs it adds, each by a key under which it is paid once a kernel: (key, seconds, "memory" | "work").
     `tensor` is what it loads if it is a load; `spelling` orders equal members.  `loop` is the axis that it runs over, if it folds; it
-    `holds` if what is folded inside its loop can be computed for many of its points at once.
+    `holds` if what is folded inside its loop can be computed for many of its points at once.  `serial` is the axis of a fold that
+    no tile computes: inside the loop of another each thread runs it alone.
     """
 
     spelling: str
@@ -21,6 +22,7 @@ class Member(NamedTuple):
     tensor: str = ""
     loop: int | None = None
     holds: bool = False
+    serial: int | None = None
 
 
 class Problem(NamedTuple):
@@ -28,9 +30,10 @@ class Problem(NamedTuple):
     `outputs`: those that must be kept; `inputs`: those that always can be read; `solid`: those that cost more to compute again than to
     read; `launch`: seconds a kernel costs at least; `rent`: what keeping a tensor between kernels costs besides the kernels, as (seconds,
     times its traffic): one launch more for the host, and the room it takes from other data in caches and memory.  `axes` are those that a
-    class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes.  `shapes`: the points at
-    which a tensor is computed: those of one shape can be written by one kernel.  `beside`: further classes that a tensor's kernel computes,
-    components of it that are written and read with it.  `copies`: tensors that hold what an input does, in another order."""
+    class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes of all threads, `wait`: of
+    one that runs it alone.  `shapes`: the points at which a tensor is computed: those of one shape can be written by one kernel.
+    `beside`: further classes that a tensor's kernel computes, components of it that are written and read with it.  `copies`: tensors that
+    hold what an input does, in another order."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -47,6 +50,7 @@ class Problem(NamedTuple):
     shapes: Mapping[str, tuple[int, ...]] = {}
     beside: Mapping[str, tuple[int, ...]] = {}
     copies: frozenset[str] = frozenset()
+    wait: float = 0.0
 
     def size(self, axes: Iterable[int]) -> float:
         """Points of a box."""

@@ -17,7 +17,7 @@ from emmy.ir.loop_ir import Value
 from emmy.ir.operators import OPERATORS, TWISTS
 from emmy.ir.tensor_ir import Input
 from emmy.lower.tensor_to_loop import rename
-from extract.cost import product_seconds, slot_seconds
+from extract.cost import NESTED_STEP_US, product_seconds, slot_seconds
 from extract.hardware import Hardware
 from extract.partition import Kernel, Member, Problem
 
@@ -180,7 +180,8 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
         return *again, (f"class {c}", 0.05 * inner * product / slot if fused else inner, "work")
 
     members = {c: tuple(Member(repr(t), t.kids, parts(c, t), outlined.stands(t.label) if t.kind in ("Input", "Tensor") else "",
-                               t.axis if t.kind == "Reduce" else None, t.kind in ("Pivot", "Channel"))
+                               t.axis if t.kind == "Reduce" else None, t.kind in ("Pivot", "Channel"),
+                               t.axis if t.kind in ("Pivot", "Channel") or t.kind == "Reduce" and t.label != "add" else None)
                         for t in terms if not t.spelled and not mirrored(t, terms)) for c, terms in outlined.terms.items()}
     alone = {n: k for n, k in outlined.kept.items() if outlined.stands(n) == n}
     stored = {n: [outlined.tensors[name] for name in outlined.whole((n,))] for n in alone}
@@ -193,7 +194,7 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
     shapes = {n: outlined.tensors[n].shape for n in alone}
     beside = {n: tuple(outlined.kept[other].home for other in others) for n, others in outlined.beside.items()}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
-                   slot_seconds(gpu), shapes, beside, frozenset(region.copies))
+                   slot_seconds(gpu), shapes, beside, frozenset(region.copies), NESTED_STEP_US * 1e-6)
 
 
 def words(outlined: Outlined, c: int) -> int:

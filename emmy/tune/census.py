@@ -15,6 +15,7 @@ from emmy.lower.tile_to_kernel.address import LONG, by_runs, repeats, stride, us
 from emmy.lower.tile_to_kernel.held import Kept, at_position, kept, levels, stages
 from emmy.lower.tile_to_kernel.shared_keys import seen_by
 from emmy.lower.tile_to_kernel.untwist import untwisted
+from extract.cost import NESTED_STEP_US, STEP_US
 
 SECTOR = 32       # bytes that one access moves at least
 
@@ -163,7 +164,7 @@ class Census:
     def nested_steps(self) -> float:
         """Dependent rounds of loads that folds inside others take of a thread."""
         outer = set(self.kernel.outer)
-        return sum(self.size(self.steps(f) - outer) / 4 for f in self.kernel.folds if not f.span <= outer)
+        return sum(self.size(self.steps(f) - outer) * NESTED_STEP_US / STEP_US for f in self.kernel.folds if not f.span <= outer)
 
 
 def slots(v: Value) -> float:
