@@ -26,6 +26,8 @@ class Descent:
             worse = min((s.seconds for s in reached), default=float("inf")) * FAR
             if (self.program(kept, worse) is not None) and (s := self.descend(kept)) is not None:
                 reached.append(s)
+                if self.kernels.over:
+                    break
         if not reached:
             return ()
         first = min(reached, key=lambda s: s.seconds)
@@ -75,7 +77,7 @@ class Descent:
         return Solution(least, tuple(order.values())) if least < limit else None
 
     def descend(self, kept: frozenset[str]) -> Solution | None:
-        """The local optimum reached from a kept set: passes over the moves until one finds no move that helps."""
+        """The local optimum reached from a kept set: passes over the moves until one finds no move that helps, or the search is over."""
         best = self.program(kept, float("inf"))
         while best is not None:
             before = best
@@ -85,6 +87,8 @@ class Descent:
                     better = self.program((live - drop) | add, best.seconds * (1 - 1e-6))
                     if better is not None:
                         best, live = better, better.kept
+                if self.kernels.over:
+                    return best
             if best is before:
                 return best
         return None

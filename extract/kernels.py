@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from extract.problem import Body, Kernel, Key, Member, Problem
 
+EFFORT, EFFORT_EACH = 6_000_000, 60_000     # what a search may spend, and besides for each tensor that the program names
+PRICE = 10_000      # what it spends on a price, in members that are looked at to settle classes: a few microseconds each
 STEPS = 2000    # members that the search for the best body of a kernel tries
 WRITTEN_OUT = 64        # steps of loops that a kernel may write out
 
@@ -96,6 +98,12 @@ class Kernels:
         self.found: dict[tuple[str, int, int], Kernel | None] = {}
         self.joint: dict[tuple[tuple[str, ...], tuple[tuple[int, int], ...]], Kernel | None] = {}
         self.prices: dict[Key, float] = {}
+        self.effort = EFFORT + EFFORT_EACH * len(problem.named)     # counted, not timed: a search ends alike on every machine
+
+    @property
+    def over(self) -> bool:
+        """Whether a search has spent what it may, and should end with the best that it has met."""
+        return self.effort <= 0
 
     # -- sets as bits ------------------------------------------------------------------------------------------
     def mask(self, tensors: Iterable[str]) -> int:
@@ -249,6 +257,7 @@ class Kernels:
                 for w in usable.ways:
                     stack += w.kids
         self._settle(region, done)
+        self.effort -= sum(map(len, region.values()))
         order, changed = list(reversed(region)), True
         while changed:
             changed = False
@@ -319,6 +328,7 @@ class Kernels:
     def priced(self, kernel: Kernel) -> float:
         """What a kernel costs, asked of the caller once a body."""
         if kernel.key not in self.prices:
+            self.effort -= PRICE
             self.prices[kernel.key] = max(self.price(kernel) + sum(self.rent[w] for w in kernel.writes), kernel.floor)
         return self.prices[kernel.key]
 

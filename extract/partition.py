@@ -7,7 +7,7 @@ name few tensors, from "all that the program names" and "only its results"; of m
 (`extract.columns`) is then looked for.  Where it saves, kernels are then merged, each to write several tensors (`extract.siblings`).
 
 A kernel is priced by the caller, who knows what schedules it has; the floor (`max(bytes, work) + launch`) prunes what
-could not be better.  Everything is deterministic.
+could not be better.  Everything is deterministic, the end of a search included, which is by what it has spent.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ def search(problem: Problem, price: Callable[[Kernel], float]) -> Solution:
     return ranked(problem, price, 1)[0]
 
 
-def ranked(problem: Problem, price: Callable[[Kernel], float], count: int, several: int = 0) -> tuple[Solution, ...]:
+def ranked(problem: Problem, price: Callable[[Kernel], float], count: int, several: int = 0,
+           ended: Callable[[], None] = lambda: None) -> tuple[Solution, ...]:
     """The `count` best partitions that write different sets of tensors, cheapest first: of few tensors the best there are, `several` if
     that is more and the best has several kernels, else the best that descent meets on its way.  The first is what `search` finds.
-    ValueError if an output cannot be computed.
+    `ended` is called if the search ended with the best that it had met, having spent what it may.  ValueError if an output cannot be
+    computed.
     """
     few = len(problem.home) <= EXHAUSTIVE
     kernels = Kernels(problem, price, thorough=few)
@@ -43,7 +45,11 @@ def ranked(problem: Problem, price: Callable[[Kernel], float], count: int, sever
         return tuple(sorted((siblings.merged(kernels, found) for found in explore(kernels, count)), key=lambda s: s.seconds))
 
     found = best(count)
-    return best(several) if few and count < several and len(found[0].kernels) > 1 else found
+    if few and count < several and len(found[0].kernels) > 1:
+        found = best(several)
+    if kernels.over:
+        ended()
+    return found
 
 
 def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:
@@ -60,7 +66,7 @@ def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:
             starts = (*starts, laid_out | problem.copies)
         descent = Descent(kernels, count)
         found = descent.ranked(starts) or descent.ranked((named,))
-        if found and len(problem.home) <= MIDDLING:
+        if found and len(problem.home) <= MIDDLING and not kernels.over:
             found = polished(kernels, found)[:count]
     if not found:
         raise ValueError(f"no kernels compute {', '.join(problem.outputs)}")

@@ -25,7 +25,7 @@ def merged(kernels: Kernels, solution: Solution) -> Solution:
     """The partition with kernels merged where that costs less: the best grouping of few kernels, a local optimum of many."""
     if len(solution.kernels) <= EXHAUSTIVE:
         return Siblings(kernels, solution).best()
-    while (better := Siblings(kernels, solution).step()) is not None:
+    while not kernels.over and (better := Siblings(kernels, solution).step()) is not None:
         solution = better
     return solution
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from math import prod
@@ -12,7 +13,7 @@ from emmy.egraph.problem import Outlined, bodies, outline, problem
 from emmy.egraph.regions import Stretch
 from emmy.egraph.schedule import matches, schedules
 from emmy.egraph.terms import Region
-from emmy.errors import EmmyError
+from emmy.errors import EmmyError, EmmyWarning
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
@@ -79,6 +80,12 @@ class Choice(NamedTuple):
             raise EmmyError(f"the program is cut into stretches, {len(self.extracted)} of them distinct, each an e-graph of its own",
                             "ask for a program without repeating layers, or use Program.regions")
         return self.extracted[0]
+
+
+def ended() -> None:
+    """Tell that a search for kernels ended early."""
+    warnings.warn(EmmyWarning("the search for kernels ended before it was through, with the best program that it had met; "
+                              "compiled in parts, a better one may be found"), stacklevel=2)
 
 
 def launched(kernels: Sequence[tile.Kernel]) -> tuple[tuple[tile.Kernel, ...], ...]:
@@ -155,7 +162,7 @@ class Rows:
     def extract(self, outlined: Outlined, count: int, pins: str = "") -> list[tuple[float, Extracted]]:
         """The best ways to compute a region, each with its weight, cheapest first.  Which partition is best may turn on what shares a
         launch: of a program of few tensors and several kernels, some more are looked at."""
-        found = partition.ranked(problem(outlined, self.gpu, self.math), self.price(outlined), count, RUNNERS_UP)
+        found = partition.ranked(problem(outlined, self.gpu, self.math), self.price(outlined), count, RUNNERS_UP, ended)
         return sorted((self.launched(outlined, s, pins) for s in found), key=lambda pair: pair[0])[:count]
 
     def launched(self, outlined: Outlined, solution: partition.Solution, pins: str = "") -> tuple[float, Extracted]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract import columns
+from extract import columns, kernels
 from extract.descent import Descent
 from extract.kernels import Kernels
 from extract.partition import Kernel, Member, Problem, Solution, ranked, search
@@ -220,3 +220,31 @@ def test_a_loop_inside_another_is_run_at_every_point_of_the_outer_ones() -> None
     holds = problem._replace(members=members | {4: (members[4][0]._replace(loop=None, holds=True),)})
     held = Kernels(holds, lambda k: k.floor).kernel("out", frozenset())
     assert held is not None and held.floor == 101
+
+
+def test_a_fold_that_no_tile_computes_waits_inside_the_loop_of_another() -> None:
+    """The largest in a row of 200, of each of 300 rows, that are summed: one thread takes all steps, another kernel a step for each row."""
+    members = {
+        0: (Member("x", (), (("load x", 1.0, "memory"),), "x"),),
+        1: (Member("max x", (0,), (("max", 3.0, "work"),), loop=1, serial=1), Member("load t", (), (("load t", 1.0, "memory"),), "t")),
+        2: (Member("sum t", (1,), (("sum", 2.0, "work"),), loop=2),),
+    }
+    problem = Problem(members, {"t": 1, "out": 2}, {"t": 1.0, "out": 1.0}, ("t", "out"), ("out",), frozenset("x"), frozenset("t"), 1.0,
+                      axes={1: frozenset((2,)), 2: frozenset()}, extents={1: 200, 2: 300}, wait=1.0)
+    one, two = (Kernels(problem, lambda k: k.floor).kernel("out", kept) for kept in (frozenset[str](), frozenset("t")))
+    assert one is not None and two is not None and one.floor == 1 + 300 * 200 and two.floor == 1 + 2
+    few = problem._replace(extents={1: 8, 2: 8})       # steps that a kernel may write out
+    short = Kernels(few, lambda k: k.floor).kernel("out", frozenset())
+    assert short is not None and short.floor == 1 + 5
+
+
+def test_a_search_ends_by_what_it_has_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = chain([1.0] * 20, 2.0, 1.0)
+    told: list[bool] = []
+    (whole,) = ranked(problem, lambda k: k.floor, 1, ended=lambda: told.append(True))
+    assert not told
+    monkeypatch.setattr(kernels, "EFFORT", 0)
+    monkeypatch.setattr(kernels, "EFFORT_EACH", 1)
+    (early,) = ranked(problem, lambda k: k.floor, 1, ended=lambda: told.append(True))
+    assert told and early.kernels[-1].writes == ("out",) and early.seconds >= whole.seconds
+    assert total(problem, early.kernels) == pytest.approx(early.seconds)
