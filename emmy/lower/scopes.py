@@ -13,8 +13,10 @@ from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir.index import Ax, Ix
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.node import postorder
 
 Scope = tuple[tuple[int, int], ...]     # the axes of the loops around a value, outermost first: as written, and of their own
+Placed = tuple[Value, Scope]
 
 
 def distinct(bodies: tuple[Value, ...], axes: tuple[int, ...], extents: dict[int, int]) -> tuple[tuple[Value, ...], dict[int, int]]:
@@ -26,49 +28,66 @@ def distinct(bodies: tuple[Value, ...], axes: tuple[int, ...], extents: dict[int
     extents = dict(extents)
     spans = _spans(bodies, free)
     own: dict[tuple[int, int], int] = {}        # of an axis, those that loops inside others over it take
-    made: dict[tuple[Value, Scope], Value] = {}
+    made: dict[Placed, Value] = {}
 
-    def bound(axis: int, scope: Scope) -> int:
+    def placed(v: Value, around: Scope) -> Placed:
+        inside = max((k for k, (axis, _) in enumerate(around, 1) if axis in spans[v]), default=0)
+        return v, around[:inside]
+
+    def inner(v: Value, scope: Scope) -> Scope:
+        """The scope inside the loop of a reduction."""
+        assert v.binds is not None
         taken = {new for _, new in scope}
         for k in count():
-            if (new := own.setdefault((axis, k), max(extents) + 1) if k else axis) not in taken:
-                extents[new] = extents[axis]
-                return new
+            new = own.setdefault((v.binds, k), max(extents) + 1) if k else v.binds
+            extents.setdefault(new, extents[v.binds])
+            if new not in taken:
+                return *scope, (v.binds, new)
         raise AssertionError
+
+    def below(place: Placed) -> tuple[Placed, ...]:
+        v, scope = place
+        if v.binds is None:
+            return tuple(placed(x, scope) for x in v.operands)
+        within = inner(v, scope)
+        return tuple(placed(x, within if x in folded(v) else scope) for x in v.operands)
 
     def at(x: Ix, scope: Scope) -> Ix:
         names = dict(scope)     # the innermost counts
         return ix.substitute(x, lambda leaf: Ax(names.get(leaf.a, leaf.a)) if isinstance(leaf, Ax) else
-                             IxOf(moved(leaf.value, scope)) if isinstance(leaf, IxOf) else leaf)
-
-    def moved(v: Value, around: Scope) -> Value:
-        inside = max((k for k, (axis, _) in enumerate(around, 1) if axis in spans[v]), default=0)
-        scope = around[:inside]
-        if (v, scope) not in made:
-            made[v, scope] = build(v, scope) if v.binds is None else reduction(v, scope)
-        return made[v, scope]
+                             IxOf(made[placed(leaf.value, scope)]) if isinstance(leaf, IxOf) else leaf)
 
     def build(v: Value, scope: Scope) -> Value:
+        args = tuple(made[place] for place in below((v, scope)))
         match v:
             case loop.Load(t, element, point): return loop.Load(t, element, tuple(at(x, scope) for x in point))
             case loop.IndexOf(x): return loop.IndexOf(at(x, scope))
-            case loop.Apply(op, args): return loop.Apply(op, tuple(moved(x, scope) for x in args))
-            case loop.Cast(element, x): return loop.Cast(element, moved(x, scope))
-            case loop.Round(element, x): return loop.Round(element, moved(x, scope))
-        return v
-
-    def reduction(v: Value, scope: Scope) -> Value:
-        assert v.binds is not None
-        new = bound(v.binds, scope)
-        inner = *scope, (v.binds, new)
+            case loop.Apply(op, _): return loop.Apply(op, args)
+            case loop.Cast(element, _): return loop.Cast(element, *args)
+            case loop.Round(element, _): return loop.Round(element, *args)
+            case loop.Const(): return v
+        _, new = inner(v, scope)[-1]
+        x, *others = (made[placed(x, inner(v, scope))] for x in folded(v))
         match v:
-            case loop.Reduce(monoid, _, x): return loop.Reduce(monoid, new, moved(x, inner))
-            case loop.Scan(monoid, _, upto, x): return loop.Scan(monoid, new, at(upto, scope), moved(x, inner))
-            case loop.Pivot(recipe, _, s): return loop.Pivot(recipe, new, moved(s, inner))
-            case loop.Channel(recipe, _, s, x): return loop.Channel(recipe, new, moved(s, inner), moved(x, inner))
+            case loop.Reduce(monoid): return loop.Reduce(monoid, new, x)
+            case loop.Scan(monoid, _, upto): return loop.Scan(monoid, new, at(upto, scope), x)
+            case loop.Pivot(recipe): return loop.Pivot(recipe, new, x)
+            case loop.Channel(recipe): return loop.Channel(recipe, new, x, *others)
         raise AssertionError(type(v))
 
-    return tuple(moved(b, ()) for b in bodies), extents
+    roots = [placed(b, ()) for b in bodies]
+    for place in postorder(roots, below):
+        made[place] = build(*place)
+    return tuple(made[place] for place in roots), extents
+
+
+def folded(v: Value) -> tuple[Value, ...]:
+    """What the loop of a reduction computes at each of its points."""
+    match v:
+        case loop.Reduce(_, _, x) | loop.Scan(_, _, _, x): return (x,)
+        case loop.Pivot(_, _, score): return (score,)
+        case loop.Channel(_, _, score, x): return score, x
+    raise AssertionError(type(v))
 
 
 def _spans(bodies: tuple[Value, ...], free: dict[Value, frozenset[int]]) -> dict[Value, frozenset[int]]:
