@@ -27,6 +27,14 @@ def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def normalised(x: torch.Tensor) -> torch.Tensor:
+    """Rows and columns in turn (Sinkhorn and Knopp, 1967), by their logarithms."""
+    for _ in range(10):
+        x = x - x.logsumexp(1, keepdim=True)
+        x = x.log_softmax(0)
+    return x.exp()
+
+
 def wide(x: torch.Tensor) -> torch.Tensor:
     return sum((x * k).sin() for k in range(32))     # type: ignore[return-value]
 
@@ -40,6 +48,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "fan_out": (lambda x: tuple(x.exp() * k for k in range(16)), (X,)),
     "chain": (chain, (X, Y)),
     "wide": (wide, (X,)),
+    "normalised": (normalised, (X,)),
     "long": (lambda x: [x := x + k for k in range(320)][-1], (X,)),
     "integers": (lambda i: (i * 3 - 1, i // 2, i % 3, i.sum(), i.amax(0), i > 2, (i > 0) & (i < 5), i @ i.t()), (K,)),
     "double": (lambda x, y: (x @ y.t()).softmax(-1) @ y, (X.double(), Y.double())),
