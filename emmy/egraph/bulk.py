@@ -80,16 +80,19 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
 
 def prologues(kernel: tile.Kernel, free: Mapping[Value, frozenset[int]],
               f: tile.Fold) -> Iterator[tuple[DType, frozenset[int], frozenset[int], Prepared]]:
-    """The ways to see a sum as products of rows, computed of operands in memory, and of columns, one operand in memory: half type, rows,
-    columns, what is computed."""
+    """How to see a sum as products of rows, computed of operands in memory, and of columns, one operand in memory: half type, rows,
+    columns, what is computed.  Of two sides that may be the rows it is the one without the last axis."""
     parts, outs = factors(f.lifts[0]), frozenset(kernel.outer)
+    seen = set[frozenset[frozenset[int]]]()
     varying = [free[x] - {f.axis} for x in parts if f.axis in free[x]]
-    for rows, columns in dict.fromkeys((x - y, y - x) for x, y in permutations(varying, 2) if x - y and y - x and x | y <= outs):
+    sides = dict.fromkeys((x - y, y - x) for x, y in permutations(varying, 2) if x - y and y - x and x | y <= outs)
+    for rows, columns in sorted(sides, key=lambda side: kernel.outer[-1] in side[0]):
         left, right = split(parts, free, rows, columns) or (None, None)
-        for element in HALVES:
+        for element in HALVES if {rows, columns} not in seen else ():
             if left and right and load_of(right, element) and not load_of(left, element) and half_valued(left, element):
                 p = prepared(kernel, free, f, left, right, element, (sorted(rows), sorted(columns)), sorted(outs - rows - columns))
                 if p and all(load.element is element for load, _ in p.raw):
+                    seen.add(frozenset({rows, columns}))
                     yield element, rows, columns, p
 
 
