@@ -9,6 +9,9 @@ arrives.  While groups compute results of one tile, the ring fills with the next
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
 
+A left operand that is computed from what copies bring is computed in registers, the next stage of it beside the products of one
+(`hopper_prologue`); what was read for it is given back with that.
+
 Products of a byte's types keep some 14 bits of what they add up.  Their sums of a stage, 128 elements, are begun anew and added in fp32:
 while one group does that, another multiplies.
 
