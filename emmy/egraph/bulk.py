@@ -37,6 +37,7 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
 
     def lies(side: frozenset[int], axis: int, load: loop.Load, view: windows.View) -> None:
         out[f"(set (SideUnit {axes(side)}) {view.unit})"] = None
+        out[f"(set (SideLine {axes(side)}) {maps.BYTES // load.element.bytes})"] = None
         operands.setdefault((side, axis), set()).add(load)
         alike.setdefault(side, set()).add(view.by_depth)
 
@@ -63,8 +64,8 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
                 lies(sides[n], found.axis, load, view)
         pairs |= {(sides[0], sides[1]): None, (sides[1], sides[0]): None}
     for side in alike:
-        most = max(len(loads) for (of, _), loads in operands.items() if of == side)
-        out[f"(set (SideOperands {axes(side)}) {most})"] = None
+        most = max(sum(load.element.bytes for load in loads) for (of, _), loads in operands.items() if of == side)
+        out[f"(set (SideBytes {axes(side)}) {most})"] = None
         out[f"(set (SideComputed {axes(side)}) {len(computed.get(side, ()))})"] = None
         out[f"(set (SidePositions {axes(side)}) {prod(kernel.extents[a] for a in side)})"] = None
     for rows, columns in pairs:
@@ -91,7 +92,7 @@ def prologues(kernel: tile.Kernel, free: Mapping[Value, frozenset[int]],
         for element in HALVES if {rows, columns} not in seen else ():
             if left and right and load_of(right, element) and not load_of(left, element) and half_valued(left, element):
                 p = prepared(kernel, free, f, left, right, element, (sorted(rows), sorted(columns)), sorted(outs - rows - columns))
-                if p and all(load.element is element for load, _ in p.raw):
+                if p:
                     seen.add(frozenset({rows, columns}))
                     yield element, rows, columns, p
 

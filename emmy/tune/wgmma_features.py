@@ -10,7 +10,9 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel import hopper_windows as windows
+from emmy.lower.tile_to_kernel.address import by_runs
 from emmy.lower.tile_to_kernel.hopper import tiling
+from emmy.lower.tile_to_kernel.hopper_prologue import RUN
 from emmy.lower.tile_to_kernel.staging import factors, split
 from emmy.tune.census import Census, slots
 from extract.cost import BULK_SHARE, SLOTS_A_CYCLE, Features
@@ -25,11 +27,12 @@ SHORT = 1.03        # how much longer bytes take that come 128 at a time from li
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
 APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
 WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
-# of operands that are computed, not yet measured and taken to be slow: slots of an element besides its value (its address, its way from
-# shared memory, widening, rounding, handing on), the share of them that products wait for, and cycles of each stage between its products
-# and those of the next
+# of operands that are computed, not measured and taken to be slow: slots of an element besides its value (its address, its way from
+# shared memory, widening, rounding, handing on), the share of them that products wait for, how four warps, one for each scheduler, fall
+# short of the latency of 16, and cycles of each stage between its products and those of the next
 A_VALUE = 5.0
 WAITED = 0.5
+HIDDEN = 0.5
 BETWEEN = 100
 AT_ONCE = 2048      # products of two halves that a multiprocessor's tensor cores make in a cycle
 
@@ -60,26 +63,26 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     k = rounds * t.depth
     sides = {v: not census.free[v].isdisjoint(schedule.rows) for f in kernel.folds for v in census.loads(f.lifts)
              if (schedule.form != "join" or f is kernel.folds[0]) and not census.free[v].isdisjoint((*schedule.rows, *schedule.columns))
-             and not census.free[v].isdisjoint(axes)}
-    loads, left = set(sides), sum(sides.values())
+             and any(a in census.free[v] and not by_runs(kernel, (v,), a, RUN) for a in axes)}
+    left, right = (sum(v.element.bytes for v, on_rows in sides.items() if on_rows is side) for side in (True, False))
     item = t.element.bytes
-    stage = item * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
-    shared = t.stages * item * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
+    stage = t.depth * (min(t.height, m) * left + min(t.width, n) * right)      # bytes that arrive
+    shared = t.stages * t.depth * (t.height * left + t.width * right) + 16384 * t.groups
     registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
     share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
     if t.apart:
         share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
     if values := computed(census, schedule, t.element):
-        value = sum(A_VALUE + x for x in values) * tiles * t.height * k
+        value = sum(A_VALUE + x for x in values) * tiles * t.height * k / min(1.0, (t.groups / 4) ** HIDDEN)
         work += value
         share /= 1 + (WAITED * value / SLOTS_A_CYCLE + tiles * rounds * BETWEEN) / (products / AT_ONCE)
     dram = census.dram
-    if t.depth * t.element.bytes <= 128 and any(census.stride(v, a) == 1 for v in loads for a in axes):
+    if t.depth * t.element.bytes <= 128 and any(census.stride(v, a) == 1 for v in sides for a in axes):
         dram *= SHORT
     if schedule.row.stage.endswith("-once"):
         touched = census.touched()
-        once = sum(touched[v.tensor] for v in loads if census.free[v].isdisjoint(schedule.rows))
+        once = sum(touched[v.tensor] for v in sides if census.free[v].isdisjoint(schedule.rows))
         dram += PASSING * once - STAYING * min(once, STAYS)
     # neighbours in memory that are rows of a product leave one by one, in halves of sectors
     apart = census.written if kernel.outer and kernel.outer[-1] in schedule.rows else 0

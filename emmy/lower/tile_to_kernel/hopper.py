@@ -55,6 +55,7 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
@@ -187,10 +188,13 @@ class Multiplication:
     def operand(self, scope: Emitter, load: Load, view: windows.View, left: bool, shared: bool) -> Operand:
         """A load as an operand; `shared`: it lies where one of its side lay before."""
         if (load, left) not in self.operands:
-            positions = self.tiling.height if left else self.tiling.width
+            t, positions = self.tiling, self.tiling.height if left else self.tiling.width
             once = not left and self.schedule.row.stage.endswith("-once")
+            ring = t.ring if load.element.bytes == t.element.bytes else t.ring._replace(element=load.element)
+            if t.depth % ring.line:
+                raise IRError(f"{self.kernel.name}: {t.depth} elements of {load.element} are no whole lines of {maps.BYTES} bytes")
             buffer = next((x.buffer for (_, side), x in self.operands.items() if side == left), None) if shared else None
-            self.operands[load, left] = Operand(scope, load, view, positions, self.tiling.ring, once, buffer)
+            self.operands[load, left] = Operand(scope, load, view, positions, ring, once, buffer)
         return self.operands[load, left]
 
     def phase(self, made: Sequence[tuple[windows.Summed | Prepared, str, Operand | Computed, Operand]]) -> Phase:

@@ -2,7 +2,8 @@
 
 What the value reads along rows and the folded axis, its raw tensors, comes to shared memory as any operand does.  A group of warps
 computes its 64 rows where the product takes them from registers: of each 16 elements of the folded axis a lane has two rows, 8 apart, and
-of each two pairs of neighbours, 8 apart.  What the value reads of rows alone is read once a tile, of the folded axis alone at each step.
+of each two pairs of neighbours, 8 apart.  What the value reads of rows alone is read once a tile, what is alike in long runs of the folded
+axis, as the scale of a group, once a stage, and what it reads of the folded axis alone for each pair.
 The values of a stage are computed beside the products of the stage before.
 """
 
@@ -19,12 +20,14 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Convert, Element, Expr, Var, const, int32
 from emmy.ir.loop_ir import Load, Value
 from emmy.lower.tile_to_kernel import hopper_maps as maps
+from emmy.lower.tile_to_kernel.address import by_runs
 from emmy.lower.tile_to_kernel.hopper_operand import CHUNK, Operand
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.scalar import Emitter
-from emmy.lower.tile_to_kernel.staging import counted
+from emmy.lower.tile_to_kernel.staging import both, counted
 
 DEEP = 16       # elements of the folded axis that one product of halves takes
+RUN = 128       # elements of a run of it that is long enough for threads to read what is alike in it
 
 Views = tuple[tuple[Load, maps.View], ...]
 
@@ -51,12 +54,13 @@ def prepared(kernel: tile.Kernel, free: Mapping[Value, frozenset[int]], f: tile.
 
 def raw_tensors(kernel: tile.Kernel, free: Mapping[Value, frozenset[int]], value: Value, axis: int, rows: Iterable[int],
                 batch: Iterable[int]) -> Views | None:
-    """What `value` loads along the folded axis and rows, each contiguous along the folded axis; None where a map has one of them not."""
+    """What `value` loads along the folded axis and rows, each contiguous along the folded axis, but for what is alike in long runs; None
+    where a map has one of them not."""
     tensors, rows, out = {t.name: t for t in kernel.tensors}, tuple(rows), []
     for v in loop.walk((value,)):
         if isinstance(v, tile.FoldResult) or isinstance(v, Load) and v.operands:
             return None
-        if isinstance(v, Load) and axis in free[v] and not free[v].isdisjoint(rows):
+        if isinstance(v, Load) and axis in free[v] and not free[v].isdisjoint(rows) and not by_runs(kernel, (v,), axis, RUN):
             view = maps.operand(tensors[v.tensor], v.point, axis, rows, batch, kernel.extents)
             if view is None or not view.by_depth:
                 return None
@@ -103,11 +107,14 @@ class Computed:
     def compute(self, scope: Emitter, slot: Expr, start: Expr) -> None:
         """The values of the stage in a slot, at an element of the folded axis, rounded to halves; zeros beyond its end."""
         q, c = Var(scope.name("q"), dt.i32), Var(scope.name("c"), dt.i32)
-        body = scope.child()
+        stage = [self.alike(scope, line, start, self.depth) for line in self.lines]
+        outer = scope.child()
+        lines = [self.alike(outer, line, start + q * DEEP, DEEP) for line in stage]
+        body = outer.child()
         inside = body.let("d", q * DEEP + c * 8 + self.result.lane % 4 * 2)
         first = body.whole(body.let("k", start + inside))
-        runs = {} if self.tail else body.load_vectors([self.value], self.axis, first, 2, self.raw.keys() | self.lines[0].values.maps[0])
-        for n, row in enumerate(self.lines):
+        runs = {} if self.tail else body.load_vectors([self.value], self.axis, first, 2, self.raw.keys() | lines[0].values.maps[0])
+        for n, row in enumerate(lines):
             line = body.child()
             line.axes.update(row.axes.maps[0])
             line.values.update(row.values.maps[0])
@@ -125,9 +132,21 @@ class Computed:
             each.emit(SetElement(self.following, self.element, at + maps.narrow(e), Convert(self.element, value)))
             line.emit(counted(e, 2, each))
             body.emit(*line.body)
-        outer = scope.child()
         outer.emit(counted(c, 2, body))
         scope.emit(counted(q, self.depth // DEEP, outer))
+
+    def alike(self, scope: Emitter, row: Emitter, start: Expr, width: int) -> Emitter:
+        """One of the lines, with what is alike in a run of the folded axis that begins at `start`."""
+        line = scope.child()
+        line.axes.update(row.axes.maps[0])
+        line.values.update(row.values.maps[0])
+        line.guard = row.guard
+        if self.tail and width < self.depth:
+            inside = start < scope.kernel.extents[self.axis]
+            line.guard = both(line.guard, inside)
+        line.hoist_run([self.value], self.axis, scope.whole(start), width, self.raw)
+        scope.emit(*line.body)
+        return line
 
     def place(self, load: Load, slot: Expr, n: int, inside: Expr) -> Expr:
         """Where a raw tensor has an element of a stage at a lane's n-th row: in lines of 128 bytes, swizzled by a row's place among 8."""
