@@ -131,8 +131,9 @@ def octets(m: int, n: int, k: int, group: int = 0, name: str = "form") -> tile.K
     w: loop.Value = loop.Cast(dt.f32, load(t, "w", 1, 2))
     if group:
         w = loop.Round(dt.bf16, op("mul", w, load(t, "s", 1, ix.IxDiv(Ax(2), group))))
-    product = total(2, op("mul", load(t, "x", 0, 2), w))
-    return kernel(loop.Round(dt.bf16, product if group else op("mul", product, load(t, "s", 1))), (0, 1), {0: m, 1: n, 2: k}, t, dt.bf16, name)
+    y = total(2, op("mul", load(t, "x", 0, 2), w))
+    y = y if group else op("mul", y, load(t, "s", 1))
+    return kernel(loop.Round(dt.bf16, y), (0, 1), {0: m, 1: n, 2: k}, t, dt.bf16, name)
 
 
 @pytest.mark.parametrize("row", [OCTETS, OCTETS.replace("g1", "g2").replace("n16", "n32"), OCTETS.replace("k128", "k256")])
