@@ -27,10 +27,10 @@ SHORT = 1.03        # how much longer bytes take that come 128 at a time from li
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
 APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
 WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
-# of operands that are computed, not measured and taken to be slow: slots of an element besides its value (its address, its way from
-# shared memory, widening, rounding, handing on), the share of them that products wait for, how four warps, one for each scheduler, fall
-# short of the latency of 16, and cycles of each stage between its products and those of the next
-A_VALUE = 5.0
+# of operands that are computed, not measured and taken to be slow: slots of an element besides its value (its address, its way from shared
+# memory, widening, rounding, handing on), about twice as many as it has instructions; the share of them that products wait for; how four
+# warps, one for each scheduler, fall short of the latency that 16 hide; and cycles of each stage between its products and those of the next
+A_VALUE = 7.0
 WAITED = 0.5
 HIDDEN = 0.5
 BETWEEN = 100
