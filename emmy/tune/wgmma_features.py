@@ -15,7 +15,7 @@ from emmy.lower.tile_to_kernel.hopper import tiling
 from emmy.lower.tile_to_kernel.hopper_prologue import RUN
 from emmy.lower.tile_to_kernel.staging import factors, split
 from emmy.tune.census import Census, slots
-from extract.cost import BULK_SHARE, SLOTS_A_CYCLE, WARPS, Features
+from extract.cost import BULK_SHARE, SLOTS_A_CYCLE, Features
 
 START_US = 1.7      # barriers, maps, the last boxes
 FILL_US = 8e-6      # a byte of the first stage
@@ -28,10 +28,11 @@ EDGE = 6.0          # how much of the rate tiles lose to what they read at their
 APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
 WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
 # of operands that are computed, not measured and taken to be slow: slots of an element besides its value (its address, its way from shared
-# memory, widening, rounding, handing on), about twice as many as it has instructions, and the more the fewer warps hide their latency; the
-# share of them that products wait for; and cycles of each stage between its products and those of the next
+# memory, widening, rounding, handing on), about twice as many as it has instructions; the share of them that products wait for; how four
+# warps, one for each scheduler, fall short of the latency that 16 hide; and cycles of each stage between its products and those of the next
 A_VALUE = 7.0
 WAITED = 0.5
+HIDDEN = 0.5
 BETWEEN = 100
 AT_ONCE = 2048      # products of two halves that a multiprocessor's tensor cores make in a cycle
 
@@ -73,7 +74,7 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
         share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
     if values := computed(census, schedule, t.element):
-        value = sum(A_VALUE + x for x in values) * tiles * t.height * k * WARPS / (4 * t.groups)
+        value = sum(A_VALUE + x for x in values) * tiles * t.height * k / min(1.0, (t.groups / 4) ** HIDDEN)
         work += value
         share /= 1 + (WAITED * value / SLOTS_A_CYCLE + tiles * rounds * BETWEEN) / (products / AT_ONCE)
     dram = census.dram
