@@ -135,8 +135,9 @@ def scan_facts(kernel: tile.Kernel) -> list[str]:
 def window_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
     """How many points the folds have, and where they are few how far apart the loads of a fold lie along the axes that a window has."""
     folded = {a: kernel.extents[a] for a in dict.fromkeys(f.axis for f in kernel.folds)}
-    out = [f"(set (FoldedElements) {prod(folded.values())})"]
-    if not kernel.outer or prod(folded.values()) > WINDOW:
+    points = min(prod(folded.values()), 1 << 40)    # of loops inside loops, more than integers of rules count
+    out = [f"(set (FoldedElements) {points})"]
+    if not kernel.outer or points > WINDOW:
         return out
     along = kernel.outer[-1], *folded
     return out + [f'(Steps "l{k}" {a} {usual_step(kernel, v, a)})' for k, v in enumerate(v for v in free if isinstance(v, loop.Load))
