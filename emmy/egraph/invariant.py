@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from emmy.egraph.terms import Region, Term
 
-GROWTH, SPARE = 1.5, 1 << 20    # what a tensor may take to stay: so many times the bytes of the weights that it is made of, and so many more
+GROWTH, SPARE = 1.5, 1 << 16    # what a tensor may take to stay: so many times the bytes of the weights that it is made of, and so many more
 
 
 def lasting(region: Region, homes: Mapping[str, int], bytes: Mapping[str, int]) -> frozenset[str]:
