@@ -85,7 +85,7 @@ class Program:
     def knowing(self, evidence: Evidence) -> Program:
         """The same program, saturated once for both, chosen anew on evidence."""
         other = copy.copy(self)
-        for later in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu", "held"):
+        for later in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu", "executable", "held"):
             vars(other).pop(later, None)
         other._evidence = evidence
         return other
@@ -129,6 +129,13 @@ class Program:
     def __call__(self, *tensors: Any) -> Any:
         """The results as the captured function returns them; what it writes to of its arguments is written."""
         return self._execute(self, tensors)
+
+    def renew(self) -> None:
+        """Make what is held of weights anew at the next call: after writes to them that torch does not count, as those through `.data` or by
+        another library are."""
+        vars(self).pop("held", None)
+        if run := vars(self).get("executable"):
+            run.renew()
 
     @cached_property
     def _execute(self) -> Callable[..., Any]:

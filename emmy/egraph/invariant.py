@@ -1,4 +1,4 @@
-"""What is the same at every call: values that weights alone give, and which tensors of them may stay in memory from one call to the next."""
+"""What is the same at every call: values that weights alone give, and which tensors of them may stay from one call to the next."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from emmy.egraph.terms import Region, Term
 
-GROWTH, SPARE = 1.5, 1 << 16    # what a tensor may take to stay: so many times the bytes of the weights that it is made of, and so many more
+GROWTH, SPARE = 1.5, 1 << 16    # what a tensor may take to stay: so many times the bytes of the weights that it is made of, and these
 
 
 def lasting(region: Region, homes: Mapping[str, int], bytes: Mapping[str, int]) -> frozenset[str]:
-    """The tensors that are the same at every call and may stay: weights, and of those with `homes` what is made of weights alone where it is
-    neither a result, of which each call has its own, nor much larger than they are.  `bytes`: of all tensors."""
+    """The tensors that are the same at every call and may stay: weights, and of those with `homes` what is made of weights alone where it
+    is neither a result, of which each call has its own, nor much larger than they are.  `bytes`: of all tensors."""
     members = invariant(region)
     returned = {tensor for _, tensor in region.program.outputs} - region.passed
 

@@ -151,5 +151,5 @@ def on_gpu(program: Program) -> Callable[..., Any]:
         def call(*tensors: Any) -> Any:
             return returned(captured, run(*given(captured, tensors)), tensors)
 
-    vars(program)["on_gpu"] = call
+    vars(program)["on_gpu"], vars(program)["executable"] = call, run
     return call

@@ -228,11 +228,15 @@ class Executable:
         for prepared in self._launches:
             driver.launch(prepared, stream)
 
+    def renew(self) -> None:
+        """Make what is held anew at the next call: after writes to weights that torch does not count."""
+        self._written = None
+
     def poisoned(self) -> tuple[Any, ...]:
         """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike, and so is what is held, to be made again."""
         for memory in (self._arena, self._held):
             memory.fill_(255)
-        self._written = None
+        self.renew()
         torch, device = self._torch, self.device
         fill = [float("nan") if s.dtype.is_floating_point else -1 for s in self._outputs]
         return tuple(torch.full(s.shape, v, dtype=s.dtype, device=device) for s, v in zip(self._outputs, fill, strict=True))

@@ -123,6 +123,9 @@ def test_kernels_of_weights_run_once_until_a_weight_is_written_to(monkeypatch: p
         assert [kernels(), kernels()] == [3, 2]
         model.weight.data = torch.randn_like(model.weight) / 8
         assert [kernels(), kernels()] == [3, 2]
+        model.weight.data.mul_(2)       # which torch does not count
+        program.renew()
+        assert [kernels(), kernels()] == [3, 2]
 
 
 def test_what_is_held_is_right_in_the_simulator_too() -> None:

@@ -246,6 +246,9 @@ def test_what_weights_alone_give_is_made_at_load_and_where_one_is_written_to():
     assert [launches(), launches()] == [2, 1]
     torch.optim.SGD([w], 0.1).step(lambda: (w * w).sum().backward())
     assert [launches(), launches()] == [2, 1]
+    w.data.mul_(2)      # which torch does not count
+    run.renew()
+    assert [launches(), launches()] == [2, 1]
     run.poisoned()
     assert [launches(), launches()] == [2, 1], "what is poisoned is made again"
 

@@ -103,18 +103,19 @@ def once(snippet: str) -> list[str]:
     return [t.name for k in compile_snippet(snippet).tile.kernels if tile.is_once(k) for t in k.outputs]
 
 
-OCTETS = "x=torch.randn({},512,dtype=torch.bfloat16); w=nn.Parameter(torch.randint(-128,128,(512,512),dtype=torch.int8),requires_grad=False); "
+X_BF16 = "x = torch.randn({},512,dtype=torch.bfloat16); "
+OCTETS = "w = nn.Parameter(torch.randint(-128, 128, (512, 512), dtype=torch.int8), requires_grad=False); "
 
 
 @pytest.mark.parametrize("rows", [16, 4096])
 def test_weights_of_8_bits_are_not_held_widened(rows: int) -> None:
     """Few rows read the bytes; and where many take them widened, twice the bytes are not held for that."""
-    assert once(OCTETS.format(rows) + "F.linear(x, w.to(x.dtype))") == []
+    assert once(f"{X_BF16.format(rows)}{OCTETS}F.linear(x, w.to(x.dtype))") == []
 
 
 def test_a_wider_weight_is_held_in_the_type_that_it_is_multiplied_in() -> None:
     for rows in (16, 4096):
-        assert len(once(f"x=torch.randn({rows},512,dtype=torch.bfloat16); w=nn.Parameter(torch.randn(512,512)); F.linear(x, w.to(x.dtype))")) == 1
+        assert len(once(f"{X_BF16.format(rows)}w = nn.Parameter(torch.randn(512, 512)); F.linear(x, w.to(x.dtype))")) == 1
 
 
 def test_what_is_returned_is_made_at_every_call() -> None:
