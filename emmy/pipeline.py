@@ -59,7 +59,7 @@ class Program:
     @stage
     def stretches(self) -> tuple[Stretch, ...]:
         """The distinct parts of the program, and where each stands: one part, the whole, unless layers repeat."""
-        return cut(self.loop, {*self.captured.weights, *self.captured.constants})
+        return cut(self.loop, self.captured.unchanging)
 
     @stage
     def regions(self) -> tuple[Region, ...]:
@@ -131,8 +131,8 @@ class Program:
         return self._execute(self, tensors)
 
     def renew(self) -> None:
-        """Make what is held of weights anew at the next call: after writes to them that torch does not count, as those through `.data` or by
-        another library are."""
+        """Make what is held of weights anew at the next call: after writes to them that torch does not count, as through `.data` or by
+        another library."""
         vars(self).pop("held", None)
         if run := vars(self).get("executable"):
             run.renew()

@@ -32,7 +32,7 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
     ordered = given(program.captured, tensors)
     for name, x in zip(plan.inputs, ordered, strict=True):
         check(plan.buffer(name), x)
-    arrays = on_numpy(program, arguments(program, ordered) | held(program))
+    arrays = on_numpy(program, arguments(program, ordered) | held(program, ordered))
     results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
     return returned(program.captured, results, tensors)
 
@@ -95,23 +95,25 @@ def arguments(program: Program, tensors: Sequence[Any] | None = None) -> Arrays:
     return {name: to_numpy(x) for name, x in {**captured.weights, **captured.constants, **given}.items()}
 
 
-def held(program: Program) -> Arrays:
-    """What the kernels write that run once for all calls, kept with the program until a weight that they read lies elsewhere or is written
-    to."""
+def held(program: Program, tensors: Sequence[Any]) -> Arrays:
+    """What the kernels write that run once for all calls, kept with the program until a weight that they read, or one of the arguments
+    `tensors`, lies elsewhere or is written to."""
     once = [k for k in program.tile.kernels if tile.is_once(k)]
     if not once:
         return {}
     from emmy.evaluate.tile import evaluate_kernels
-    from emmy.runtime.launch import writes
+    from emmy.runtime.launch import state
 
-    weights = {**program.captured.weights, **program.captured.constants}
-    read = {t.name: weights[t.name] for k in once for t in k.tensors if t.name in weights}
-    state = [x.data_ptr() for x in read.values()], writes(tuple(read.values()))
-    known, arrays = vars(program).get("held", (None, {}))
-    if state != known or state[1] is None:
+    captured = program.captured
+    given = {**captured.weights, **captured.constants, **dict(zip(captured.inputs, tensors, strict=True))}
+    read = {t.name: given[t.name] for k in once for t in k.tensors if t.name in given}
+    made_of = state([*read.values()])
+    known, arrays, _ = vars(program).get("held", (None, {}, ()))
+    if made_of is None or made_of != known:
         made = evaluate_kernels(once, {name: to_numpy(x) for name, x in read.items()})
         arrays = {name: x for name, x in made.items() if name not in read}
-        vars(program)["held"] = state, arrays
+        # what they were is kept, so that no other tensor comes to lie there
+        vars(program)["held"] = made_of, arrays, [x.detach() for x in read.values()]
     return dict(arrays)
 
 

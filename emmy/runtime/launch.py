@@ -100,20 +100,21 @@ class Executable:
         able = self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
         early = [able and x.early and cleared.keys().isdisjoint(x.arguments) for x in plan.launches]     # clearing waits for what is ahead
         first = len(plan.launches) - len(plan.calls)
-        read = dict.fromkeys(a for x in plan.launches[:first] for a in x.arguments if a in self._weights)
-        self._sources = tuple(map(self._weights.__getitem__, read))
-        self._written: list[int] | None = None      # how often each of these had been when what is held was made of them
+        read = dict.fromkeys(a for x in plan.launches[:first] for a in x.arguments)
+        self._sources = [w for name, w in self._weights.items() if name in read]      # what is held is made of these, and of these inputs
+        self._steady = [k for k, name in enumerate(plan.inputs) if name in read]
+        self._made_of: tuple[Any, Sequence[Any]] = None, ()     # their state when it was, and the inputs that they were
         here = driver.enter()
         try:
             launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), begins)
                              for x, begins in zip(plan.launches, early, strict=True))
             self._once, self._launches = launches[:first], launches[first:]
-            if self._sources:
-                self._hold(driver, driver.stream())
+            if self._once and not self._steady:
+                self._hold(driver, driver.stream(), ())
         finally:
             if not here:
                 driver.leave()
-        if self._sources and self.device.type == "cuda":
+        if self._once and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)     # what is held is there, whatever stream the first call is on
         self._alike: Callable[..., bool] = _no
 
@@ -164,8 +165,8 @@ class Executable:
                                             "Pass a tensor from torch.empty.")
                 for host, place in self._moving:
                     host.point(table[place])
-                if self._sources:
-                    self._hold(driver, driver.stream())
+                if self._once:
+                    self._hold(driver, driver.stream(), tensors)
                 self._launch(driver, driver.stream())
             finally:
                 if not here:
@@ -207,13 +208,15 @@ class Executable:
             table[place] = pointer
         return copies
 
-    def _hold(self, driver: Driver, stream: int) -> None:
-        """Do the launches that are done once, unless nothing has been written since to the weights that they read.  Of a graph that is
-        being captured they are a part, and are done again outside of it."""
-        if (written := writes(self._sources)) is None or written != self._written:
+    def _hold(self, driver: Driver, stream: int, tensors: Sequence[Any]) -> None:
+        """Do the launches that are done once, unless the weights that they read, and the inputs, are where they were and nothing has been
+        written to them since.  Of a graph that is being captured they are a part, and are done again outside of it."""
+        inputs = [tensors[k] for k in self._steady]
+        if (made_of := state(self._sources + inputs)) is None or made_of != self._made_of[0]:
             for prepared in self._once:
                 driver.launch(prepared, stream)
-            self._written = None if driver.capturing() else written
+            # what the inputs were is kept, so that no other tensor comes to lie there
+            self._made_of = None if driver.capturing() else made_of, [x.detach() for x in inputs]
 
     def _launch(self, driver: Driver, stream: int) -> None:
         """Do the launches on what the table names: one by one, or as a graph where the same has been asked before."""
@@ -230,7 +233,7 @@ class Executable:
 
     def renew(self) -> None:
         """Make what is held anew at the next call: after writes to weights that torch does not count."""
-        self._written = None
+        self._made_of = None, ()
 
     def poisoned(self) -> tuple[Any, ...]:
         """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike, and so is what is held, to be made again."""
@@ -246,10 +249,11 @@ def _no(*tensors: Any) -> bool:
     return False
 
 
-def writes(tensors: Sequence[Any]) -> list[int] | None:
-    """How often each has been written to in place, by torch's count; None where it does not count for one, made in inference mode."""
+def state(tensors: Sequence[Any]) -> list[tuple[int, int]] | None:
+    """Where each tensor lies, and how often it has been written to in place by torch's count; None where torch does not count for one,
+    made in inference mode."""
     try:
-        return [x._version for x in tensors]
+        return [(x.data_ptr(), x._version) for x in tensors]
     except RuntimeError:
         return None
 

@@ -42,7 +42,7 @@ class Buffer:
 class Launch:
     """One kernel launch.  `arguments` are buffer names in parameter order, followed by `maps`, each of a buffer of the plan;
     `shared_bytes` is the dynamic part only.  An `early` one begins while those ahead of it end, and waits for them itself.  One that is
-    done `once` reads weights alone and what such launches write: it is part of no call.
+    done `once` reads weights, or inputs that are the same at most calls, and what such launches write: it is part of no call.
 
     `identity` is the digest that the kernel's measurements are filed under, `row` its schedule.  `bytes` is the traffic to
     device memory, `flops` the work in fp32 operations, `predicted_us` what the cost model expects."""
@@ -166,7 +166,7 @@ def verify(plan: Plan) -> None:
                               f"it is {of.element}{list(of.shape)}, and has to be an argument too")
         if x.early and (x.once or x is plan.calls[0]):
             raise IRError(f"plan {plan.name}: launch of {x.kernel} is early, and none is ahead of it")
-        if x.once and (other := next((a for a in x.arguments if roles[a] in ("input", "output")), None)):
+        if x.once and (other := next((a for a in x.arguments if roles[a] == "output"), None)):
             raise IRError(f"plan {plan.name}: launch of {x.kernel} is done once, and {other} is another tensor at each call")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")

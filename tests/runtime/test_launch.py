@@ -274,8 +274,32 @@ def test_a_weight_that_torch_counts_no_writes_of_is_read_at_every_call():
 def test_asking_for_writes_takes_no_time_where_nothing_is_done_once(program):
     """And little where something is: of one weight, far less than a launch."""
     run, _ = program
-    assert run._sources == ()
+    assert run._once == ()
     w = torch.randn(3, 5)
     held = Executable(held_product(), b"", {"w": w}, HOST, HostDriver())
-    thousand = seconds(lambda: held, lambda run: [run._hold(run._driver, 7) for _ in range(1000)], 2e-3)
+    thousand = seconds(lambda: held, lambda run: [run._hold(run._driver, 7, ()) for _ in range(1000)], 2e-3)
     assert thousand < 2e-3
+
+
+def test_what_is_made_of_inputs_is_made_again_where_they_are_others():
+    plan = held_product()
+    plan = dataclasses.replace(plan, buffers=tuple(dataclasses.replace(b, role="input") if b.name == "w" else b for b in plan.buffers),
+                               inputs=("x", "w"))
+    run = Executable(plan, b"", {}, HOST, HostDriver())
+    x, w = torch.randn(3, 5), torch.nn.Parameter(torch.randn(3, 5))
+    assert run._driver.calls == []
+
+    def launches():
+        before = len(run._driver.calls)
+        assert torch.equal(run(x, w)[0], x + (w + w).detach())
+        return len(run._driver.calls) - before
+
+    assert [launches(), launches()] == [2, 1]
+    with torch.no_grad():
+        w.add_(1)
+    assert [launches(), launches()] == [2, 1]
+    for _ in range(3):
+        w.data = torch.randn(3, 5)
+    assert [launches(), launches()] == [2, 1]
+    w = torch.randn(3, 5)
+    assert [launches(), launches()] == [2, 1]
