@@ -33,7 +33,8 @@ class Problem(NamedTuple):
     class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes of all threads, `wait`: of
     one that runs it alone.  `shapes`: the points at which a tensor is computed: those of one shape can be written by one kernel.
     `beside`: further classes that a tensor's kernel computes, components of it that are written and read with it.  `copies`: tensors that
-    hold what an input does, in another order."""
+    hold what an input does, in another order.  `lasting`: tensors that stay as they are from call to call: a kernel that reads such
+    alone, and writes such, runs once for all calls, so that one of its `calls` pays a part of its seconds and rent."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -50,7 +51,14 @@ class Problem(NamedTuple):
     shapes: Mapping[str, tuple[int, ...]] = {}
     beside: Mapping[str, tuple[int, ...]] = {}
     copies: frozenset[str] = frozenset()
+    lasting: frozenset[str] = frozenset()
+    calls: int = 1
     wait: float = 0.0
+
+    def once(self, writes: Iterable[str], body: Iterable[Member]) -> bool:
+        """Whether a kernel runs once for all calls."""
+        loads = {m.tensor for m in body if m.tensor}
+        return bool(loads) and self.lasting.issuperset(loads) and self.lasting.issuperset(writes)
 
     def size(self, axes: Iterable[int]) -> float:
         """Points of a box."""

@@ -22,7 +22,8 @@ from emmy.lower import loop_to_tile
 from emmy.lower.tensor_to_loop import lower
 
 ROUNDS, NODES = 16, 60_000
-LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")', '(Follows 1)']     # launches, what shares them
+LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")', '(Follows 1)',      # launches, what shares them, and weights
+            '(set (Unchanging) (set-of "w"))', '(set (Holdable) (set-of "t"))', '(Uses 0 (set-of "w") (set-of "t"))']
 
 
 def attention(score: tir.Tensor, values: tir.Tensor) -> tir.Tensor:
