@@ -12,8 +12,8 @@ from emmy.ir import tile_ir as tile
 FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross",
          "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
-        "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow", "ClusterFoldRow",
-        "Once")
+        "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow",
+        "ClusterFoldRow", "Once")
 
 
 def options(pins: tile.Row) -> list[str]:

@@ -93,7 +93,8 @@ def folded(k: tile.Kernel, row: str) -> kernel_ir.Kernel:
 
 
 @pytest.mark.parametrize("stage", ["", ",STAGE=reg"])
-@pytest.mark.parametrize("work, width, n", [("t32/c2", 1, 61), ("t32/c2", 1, 257), ("t32/c8", 4, 1028), ("t64/c4", 2, 254), ("t512/c4", 1, 2049)])
+@pytest.mark.parametrize("work, width, n", [("t32/c2", 1, 61), ("t32/c2", 1, 257), ("t32/c8", 4, 1028), ("t64/c4", 2, 254),
+                                            ("t512/c4", 1, 2049)])
 def test_rows_of_any_length(work: str, width: int, n: int, stage: str) -> None:
     """Some threads have no run, or fewer than others."""
     row = f"WORK={work}" + f",TILE=v{width}" * (width > 1) + ",REDUCE=coop"
@@ -155,10 +156,11 @@ def test_rows_that_do_not_fit(work: str, n: int, message: str) -> None:
 def test_nvcc_takes_them() -> None:
     made = [lowered(m(dt.bf16, 131072).replace(name=f"{m.__name__}_{w.replace('/', '_')}"), w, dt.bf16)
             for m, w in ((softmax, "t512/c4"), (layer_norm, "t256/c8"), (two_passes, "t1024/c2"))]
-    made += [folded(m(element, n).replace(name=f"{m.__name__}_{n}"), f"WORK=t1024/c8{width},REDUCE={reduce}") for m, element, n, width, reduce in (
-        (softmax, dt.f32, 50257, "", "coop,STAGE=reg"), (softmax, dt.f32, 262144, ",TILE=v4", "coop/apart,STAGE=reg"),
-        (layer_norm, dt.bf16, 128256, ",TILE=v8", "coop,STAGE=reg"), (first_place, dt.bf16, 128256, ",TILE=v8", "coop,STAGE=reg"),
-        (first_place, dt.f32, 50257, "", "coop"))]
+    held = ((softmax, dt.f32, 50257, "", "coop,STAGE=reg"), (softmax, dt.f32, 262144, ",TILE=v4", "coop/apart,STAGE=reg"),
+            (layer_norm, dt.bf16, 128256, ",TILE=v8", "coop,STAGE=reg"), (first_place, dt.bf16, 128256, ",TILE=v8", "coop,STAGE=reg"),
+            (first_place, dt.f32, 50257, "", "coop"))
+    made += [folded(m(element, n).replace(name=f"{m.__name__}_{n}"), f"WORK=t1024/c8{tile},REDUCE={how}")
+             for m, element, n, tile, how in held]
     for target in ("sm_90a", "sm_120"):
         for name, report in build(kernel_to_cuda.emit_module(made), target).functions.items():
             assert report.spill_bytes == report.stack_bytes == 0, (name, report)
