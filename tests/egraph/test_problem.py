@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional
 
@@ -60,13 +61,27 @@ def test_the_state_of_a_piece_is_one_tensor() -> None:
         assert {*kernel.beside} <= dict(kernel.body).keys()
         whole = kernels.kernel(made.outputs[0], frozenset((first,)))
         assert whole is not None and whole.reads == {first}
-    assert not outline(decoding(16, 512).region).beside
+    assert not outline(decoding(16, 511).region).beside
 
 
 def test_decoding_reads_keys_once_and_joins_pieces() -> None:
     twist, join = decoding(1, 65536).tile.kernels
     assert twist.schedule.form == "twist" and len(twist.outputs) == 3 and len(join.tensors) == 3
     assert not {*twist.schedule.rows} <= twist.extents.keys()       # heads of a group, of an axis that the kernel has whole
+
+
+@pytest.mark.parametrize("keys", [1000, 1537, 4100])
+def test_decoding_reads_any_number_of_keys_in_pieces(keys: int) -> None:
+    """8 times 125 keys; 16 times 96 and one more; 50 times 82.  Most are masked, the last of them and whole pieces among these."""
+    twist, join = decoding(1, keys).tile.kernels
+    assert twist.schedule.form == "twist" and len(twist.outputs) == 3 and len(join.tensors) == 3
+    q, k, v = (torch.randn(1, heads, n, 64, generator=torch.Generator().manual_seed(heads)) for heads, n in ((8, 1), (2, keys), (2, keys)))
+    mask = torch.full((1, keys), float("-inf"))
+    mask[:, 300:700:7] = 0.5
+    program = compile(lambda q, k, v, m: functional.scaled_dot_product_attention(q, k, v, m, enable_gqa=True), q, k, v, mask)
+    assert len(program.tile.kernels) == 2
+    wanted = functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    torch.testing.assert_close(program(q, k, v, mask), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_pieces_of_scores_at_two_points_settle() -> None:
