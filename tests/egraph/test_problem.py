@@ -70,18 +70,21 @@ def test_decoding_reads_keys_once_and_joins_pieces() -> None:
     assert not {*twist.schedule.rows} <= twist.extents.keys()       # heads of a group, of an axis that the kernel has whole
 
 
-@pytest.mark.parametrize("keys", [1000, 1537, 4100])
+@pytest.mark.parametrize("keys", [4099, 4100])
 def test_decoding_reads_any_number_of_keys_in_pieces(keys: int) -> None:
-    """8 times 125 keys; 16 times 96 and one more; 50 times 82.  Most are masked, the last of them and whole pieces among these."""
-    twist, join = decoding(1, keys).tile.kernels
-    assert twist.schedule.form == "twist" and len(twist.outputs) == 3 and len(join.tensors) == 3
-    q, k, v = (torch.randn(1, heads, n, 64, generator=torch.Generator().manual_seed(heads)) for heads, n in ((8, 1), (2, keys), (2, keys)))
-    mask = torch.full((1, keys), float("-inf"))
+    """32 times 128 keys and three more; 50 times 82.  Most are masked, the last of them and whole pieces among these."""
+    def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+
+    made = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, n, 64, generator=made).bfloat16() for heads, n in ((32, 1), (4, keys), (4, keys)))
+    mask = torch.full((1, keys), float("-inf"), dtype=torch.bfloat16)
     mask[:, 300:700:7] = 0.5
-    program = compile(lambda q, k, v, m: functional.scaled_dot_product_attention(q, k, v, m, enable_gqa=True), q, k, v, mask)
-    assert len(program.tile.kernels) == 2
-    wanted = functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
-    torch.testing.assert_close(program(q, k, v, mask), wanted, rtol=1e-4, atol=1e-4)
+    program = compile(masked, q, k, v, mask)
+    twist, join = program.tile.kernels
+    assert twist.schedule and twist.schedule.form == "twist" and len(twist.outputs) == 3 and len(join.tensors) == 3
+    wanted = masked(*(x.double() for x in (q, k, v, mask)))
+    torch.testing.assert_close(program(q, k, v, mask).double(), wanted, rtol=1e-2, atol=1e-2)
 
 
 def test_pieces_of_scores_at_two_points_settle() -> None:
