@@ -22,7 +22,8 @@ from emmy.lower import loop_to_tile
 from emmy.lower.tensor_to_loop import lower
 
 ROUNDS, NODES = 16, 60_000
-LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")', '(Follows 1)']     # launches, what shares them
+LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")', '(Follows 1)',      # launches, what shares them, and weights
+            '(set (Unchanging) (set-of "w"))', '(set (Holdable) (set-of "t"))', '(Uses 0 (set-of "w") (set-of "t"))']
 
 
 def attention(score: tir.Tensor, values: tir.Tensor) -> tir.Tensor:
@@ -60,8 +61,8 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 def kernels() -> Iterator[tile.Kernel]:
     """A kernel of each kind: elementwise, of odd lines and octets too, transposing, row and column sums, a scan, softmax of rows, long and
-    very long ones too, and of columns, windows, products, those of a byte's types too, a convolution and added products of halves, and
-    attention of fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
+    very long ones too, and of columns, windows, products, those of a byte's types and of a computed side too, a convolution and added
+    products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -89,6 +90,7 @@ def kernels() -> Iterator[tile.Kernel]:
     a, b = (matrix(name, dt.e4m3) for name in "ab")
     results.append(product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0))))))
     a, b = (matrix(name, dt.bf16) for name in "ab")
+    results += [product(apply("exp", wide(a)), wide(b)), product(wide(a), apply("exp", wide(view(b, (n, n), (Pos(1), Pos(0))))))]
     d, e = matrix("d", dt.bf16, columns=32), matrix("e", dt.bf16, 32)
     results.append(apply("add", product(wide(a), wide(b)), product(wide(d), wide(e))))
     results.append(convolution(*(wide(tir.Input(name, shape, dt.bf16)) for name, shape in (("x", (2, 9, n)), ("w", (n, 3, n))))))
