@@ -12,7 +12,8 @@ from emmy.ir import tile_ir as tile
 FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross",
          "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
-        "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow", "Once")
+        "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow",
+        "ClusterFoldRow", "Once")
 
 
 def options(pins: tile.Row) -> list[str]:
@@ -26,6 +27,7 @@ def options(pins: tile.Row) -> list[str]:
     out += [f"(ClusterStripOption {' '.join((*numbers[2:], *numbers[:2]))})"
             for numbers in re.findall(r"^t(\d+)x(\d+)/c(\d+) (?:v\d+)?$", row)]
     out += [f"(ResidentOption {blocks or 1} {t})" for t, blocks in re.findall(r"^t(\d+)(?:/c(\d+))? (?:v\d+)?$", row)]
+    out += [f"(ClusterFoldOption {blocks} {t} {2**31})" for t, blocks in re.findall(r"^t(\d+)/c(\d+)$", pins.work)]
     out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
             for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
@@ -115,6 +117,9 @@ class Reader:
         if name == "ResidentRow":
             how, blocks, threads, width = self.engine.value_to_string(args[0]), *map(number, args[1:])
             return tile.Row(f"t{threads}" + f"/c{blocks}" * (blocks > 1), _width(width), how, "smem")
+        if name == "ClusterFoldRow":
+            how, blocks, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
+            return tile.Row(f"t{threads}/c{blocks}", _width(width), how, "reg" if runs else "")
         if name == "MmaTwistRow":
             p, m, n, d, live = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async", "live" * live)
