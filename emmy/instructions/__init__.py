@@ -2,7 +2,7 @@
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.bulk_copy import CommitStores, CopyBulk, CopyTile, FenceAsync, PrefetchMap, StoreTile, WaitStores
-from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster
+from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster, StoreClusterVector
 from emmy.instructions.control import For, If, While
 from emmy.instructions.cp_async import CommitCopies, CopyAsync, WaitCopies
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector, StoreGlobal, StoreGlobalVector
