@@ -47,8 +47,8 @@ def options(pins: tile.Row) -> list[str]:
     if group and cover:
         wide, deep, rows, columns, depth = cover.groups()
         tiles = " ".join((group[1], rows, wide, columns, str(int(depth) * 16 // int(deep))))     # in halves
-        option = f"ClusterRingOption {group[2]}" if group[2] else "RingOption"
-        out += [f"(WgmmaOption {tiles})", *([f"({option} {tiles} {ring[1]})"] if ring else [])]
+        option = f"ClusterSumOption {group[2]}" if group[2] else f"RingOption {tiles}"
+        out += [f"(WgmmaOption {tiles})", *([f"({option} {ring[1]})"] if ring else [])]
     out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
     rings, layers = re.match(r"^d(\d+)q(\d+)/smem-tma$", pins.stage), re.match(r"^gb(\d+)/p(\d+)(/live)?$", pins.raster)
@@ -91,8 +91,9 @@ class Reader:
             row: tile.Row = self.row(args[0]).replace(stage=f"{self.row(args[0]).stage}-once")
             return row
         if name == "ClusterSum":
-            row = self.row(args[1])
-            return row.replace(work=f"{row.work}/c{number(args[0])}")
+            row = self.row(args[2])
+            work, raster = f"{row.work}/c{number(args[0])}", row.raster.partition("/")[0]
+            return tile.Row(work, row.tile, "", f"d{number(args[1])}/smem-tma", raster)
         if name == "MapRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "WindowRow":

@@ -23,6 +23,6 @@ __all__ = ["Arrive", "Assign", "Await", "Barrier", "ClusterArrive", "ClusterWait
     "CopyAsync", "CopyBulk", "CopyTile", "CopyWindows", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers",
     "FenceProducts", "FirstLane", "For", "If", "InitBarrier", "LaunchDependents", "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix",
     "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier",
-    "PrefetchMap", "Publish", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreCluster", "StoreGlobal", "StoreGlobalVector",
-    "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "TakeTicket", "WaitBarrier", "WaitCopies",
-    "WaitKernels", "WaitProducts", "WaitStores", "While"]
+    "PrefetchMap", "Publish", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreCluster", "StoreClusterVector", "StoreGlobal",
+    "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "TakeTicket", "WaitBarrier",
+    "WaitCopies", "WaitKernels", "WaitProducts", "WaitStores", "While"]

@@ -122,7 +122,8 @@ class StoreClusterVector(_Sent):
         found = scope.register(self.array, "array")
         self.check_sent(scope, found.dtype, self.barrier, self.at)
         if found.dtype.bytes != 4 or not 0 <= self.offset <= found.length - 4:
-            raise IRError(f"4 elements from {self.offset} of {self.array}, which has {found.length} of {found.dtype.bytes} bytes; 16 bytes are sent")
+            raise IRError(f"4 elements from {self.offset} of {self.array}, which has {found.length} of {found.dtype.bytes} bytes; "
+                          "16 bytes are sent")
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_store_cluster_vector(&{self.buffer}[{spell(self.index)}], {spell(self.rank)}, &{self.array}[{self.offset}], "

@@ -26,7 +26,7 @@ WAIT = 154          # have been multiplied in the while, of which each other gro
 # of sums that a cluster shares; estimates that are not measured, and high ones: the blocks meet and wait for each other's last, and a byte
 # sent goes through the network of multiprocessors, of 3.3 TB/s in clusters of 2 and 2.7 in those of 4 (Luo et al. 2024, "Benchmarking and
 # Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"), while nothing is multiplied
-MEETING_US = 1.7
+MEETING_US = 2.1
 SENT_US = {2: 40e-6, 4: 50e-6}
 TOGETHER = 1.05     # how much longer blocks take that begin together: products in clusters of 2 took 3 to 4 % longer than alone
 

@@ -156,7 +156,8 @@ RUNS = runs(element=dt.i64)
 
 
 @pytest.mark.parametrize("k, message", [
-    (RUNS.replace(body=(RUNS.body[2], RUNS.body[5])), "16 bytes are sent"), (runs(element=dt.f16), "4 or 8 bytes of one dtype"), (runs(offset=5), "which has 8")])
+    (RUNS.replace(body=(RUNS.body[2], RUNS.body[5])), "16 bytes are sent"), (runs(element=dt.f16), "4 or 8 bytes of one dtype"),
+    (runs(offset=5), "which has 8")])
 def test_malformed_runs(k: Kernel, message: str) -> None:
     with pytest.raises(IRError, match=message):
         verify(k)

@@ -343,7 +343,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(schedule.row)
     scope = Emitter(kernel)
     m = Multiplication(scope, kernel, schedule, t)
-    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width // t.cluster, m.held())
+    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width // t.cluster, m.held(), t.cluster)
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
     for left in (True, False):

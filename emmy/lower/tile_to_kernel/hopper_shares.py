@@ -1,10 +1,10 @@
 """Sums of warpgroups that the blocks of a cluster share: each adds up a part of the products, and they add up what they have.
 
-A block has the tile of its cluster, and of the stages that it takes its share, so that few tiles keep more multiprocessors busy.  Of as many
-strips of columns as there are blocks each block owns one.  When its products are done, a thread sends its sums of every other strip to the
-thread of its place in the block that owns it, four in one store, and adds what comes for its own to its own: block after block from its own
-rank on, an order that no race changes.  What follows the sums is then computed and written of that strip alone.  Messages have places of
-their own in shared memory, and a barrier that counts their bytes; a cluster has one tile, so that no place is used twice.
+A block has the tile of its cluster and a share of its stages, so that few tiles keep more multiprocessors busy.  Of as many strips of
+columns as there are blocks each block owns one.  When its products are done, a thread sends its sums of every other strip to the thread of
+its place in the block that owns it, four in one store, and adds what comes for its own to its own: block after block from its own rank on,
+an order that no race changes.  What follows the sums is then computed and written of that strip alone.  Messages have places of their own
+in shared memory, and a barrier that counts their bytes; a cluster has one tile, so that no place is used twice.
 """
 
 from __future__ import annotations
