@@ -40,7 +40,7 @@ check: venv
 	$(VENV)/bin/lint-imports
 
 mutation: venv
-	$(PY) -m benchmarks.mutation --output docs/mutation.md
+	$(PY) -m benchmarks.mutation --output docs/mutation.md --record benchmarks/results/mutation.jsonl $(MUTATION)
 
 gpu: venv
 	$(PY) -m pytest -m gpu

@@ -1,6 +1,9 @@
 """Break every shipped rule in turn and see what finds it.
 
-    python -m benchmarks.mutation --output docs/mutation.md
+    python -m benchmarks.mutation --output docs/mutation.md --record benchmarks/results/mutation.jsonl
+
+`--record` keeps a line a rule as it is judged, so that nothing is lost when a run is stopped; with `--resume` only those rules are
+judged that are not on record as they and their twins are.
 
 A mutant is caught by values (or by scope, or by a bound, type or dependency that does not hold), by z3, because it never fires or grows for
 ever, or by a twin.  One that is proved for all integers, or that only a listed reason excuses, is named with it; any other is an error.
@@ -9,6 +12,8 @@ ever, or by a twin.  One that is proved for all integers, or that only a listed 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import sys
 import time
 import tomllib
@@ -135,28 +140,59 @@ def tile_book() -> Book:
     return Book(ir="tile")
 
 
+class Judged(NamedTuple):
+    """The mutants of a rule: `digest` is of its text and twins, `counts` has how many each judge caught, `listed` those that none did."""
+
+    ir: str
+    rule: str
+    file: str
+    digest: str
+    counts: dict[str, int]
+    listed: list[Result]
+
+    @classmethod
+    def read(cls, line: str) -> Judged:
+        """That of a line of a record."""
+        fields = json.loads(line)
+        return cls(**fields | {"listed": [Result(*r) for r in fields["listed"]]})
+
+    def line(self) -> str:
+        return json.dumps(self._asdict()) + "\n"
+
+
+def digest(ir: str, rule: Rule) -> str:
+    """What a verdict rests on besides the other rules: the rule's text and its twins."""
+    return hashlib.sha256("\n".join((rule.text, *twin_blocks(ir, rule.name))).encode()).hexdigest()[:16]
+
+
+def judged(ir: str, name: str) -> Judged:
+    """What catches the mutants of a rule."""
+    rule = next(r for r in house(ir) if r.name == name)
+    results = of_rule(ir, name)
+    counts = Counter(r.by for r in results)
+    return Judged(ir, name, rule.file, digest(ir, rule), dict(counts), [r for r in results if not r.by])
+
+
 def reason(result: Result, reasons: list[dict[str, str]]) -> str:
     """Why a mutant that nothing caught is no fault, from the list; "" if it has no reason."""
     return next((r["reason"] for r in reasons if fnmatch(result.rule, r["rule"]) and fnmatch(result.what, r.get("what", "*"))
                  and fnmatch(result.operator, r.get("operator", "*"))), "")
 
 
-def page(results: list[Result], reasons: list[dict[str, str]]) -> str:
+def page(rules: list[Judged], reasons: list[dict[str, str]]) -> str:
     """docs/mutation.md."""
     counts: dict[str, Counter[str]] = {}
-    for r in results:
-        counts.setdefault(r.file, Counter())[r.by] += 1
+    for r in rules:
+        counts.setdefault(r.file, Counter()).update(r.counts)
     columns = ("values", "z3", "growth", "silence", "twin", "sound", "")
-    broken, rules = sum(r.by != "compiler" for r in results), len({r.rule for r in results})
-    lines = [INTRODUCTION.format(broken=broken, rules=rules), f"| file | {' | '.join(c or 'listed' for c in columns)} |",
-             f"|---{'|--:' * len(columns)}|"]
-    lines += [f"| {file} | {' | '.join(str(count[c]) for c in columns)} |" for file, count in counts.items()]
     total = sum(counts.values(), Counter())
+    lines = [INTRODUCTION.format(broken=total.total() - total["compiler"], rules=len(rules)),
+             f"| file | {' | '.join(c or 'listed' for c in columns)} |", f"|---{'|--:' * len(columns)}|"]
+    lines += [f"| {file} | {' | '.join(str(count[c]) for c in columns)} |" for file, count in counts.items()]
     lines += [f"| all | {' | '.join(str(total[c]) for c in columns)} |", "", "## Listed", ""]
     groups: dict[str, list[Result]] = {}
-    for r in results:
-        if not r.by:
-            groups.setdefault(reason(r, reasons) or "**No reason is known.**", []).append(r)
+    for result in (m for r in rules for m in r.listed):
+        groups.setdefault(reason(result, reasons) or "**No reason is known.**", []).append(result)
     for why, group in groups.items():
         lines += [f"{why}", "", *(f"- `{r.rule}` ({r.operator}): `{r.what}`" for r in group), ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -166,23 +202,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, help="where to write the list as Markdown")
     parser.add_argument("--only", default="*", help="a pattern of rule names")
+    parser.add_argument("--record", type=Path, help="a file of lines, one a rule")
+    parser.add_argument("--resume", action="store_true", help="judge only rules that the record has not, or not as they are")
     given = parser.parse_args()
     start = time.monotonic()
-    wanted = [(ir, r.name) for ir in ORDER for r in house(ir) if fnmatch(r.name, given.only)]
-    reasons = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())["listed"]
-    found: list[Result] = []
+    rules = {(ir, r.name): digest(ir, r) for ir in ORDER for r in house(ir) if fnmatch(r.name, given.only)}
+    known: dict[tuple[str, str], Judged] = {}
+    if given.resume and given.record and given.record.exists():
+        read = map(Judged.read, given.record.read_text().splitlines())
+        known = {(r.ir, r.rule): r for r in read if rules.get((r.ir, r.rule)) == r.digest}
+    wanted = [key for key in rules if key not in known]
+    if given.record:
+        given.record.write_text("".join(r.line() for r in known.values()))
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
-        for k, results in enumerate(pool.map(of_rule, *zip(*wanted, strict=True))):
-            found += results
-            counts = Counter(r.by or "listed" for r in results)
-            shown = ", ".join(f"{n} {by}" for by, n in counts.items())
-            print(f"{k + 1}/{len(wanted)} {wanted[k][1]}: {shown}", file=sys.stderr, flush=True)
-            if given.output:        # as far as it has come
-                given.output.write_text(page(found, reasons))
-    loose = [r for r in found if not r.by and not reason(r, reasons)]
-    for r in loose:
-        print(f"not caught: {r.file}: {r.rule}: {r.operator}: {r.what}")
-    print(f"{len(found)} mutants, {sum(not r.by for r in found)} listed, {len(loose)} without a reason, {time.monotonic() - start:.0f} s")
+        for k, result in enumerate(pool.map(judged, *zip(*wanted, strict=True)) if wanted else ()):
+            known[result.ir, result.rule] = result
+            shown = ", ".join(f"{n} {by or 'listed'}" for by, n in result.counts.items())
+            print(f"{k + 1}/{len(wanted)} {result.rule}: {shown}", file=sys.stderr, flush=True)
+            if given.record:
+                with given.record.open("a") as record:
+                    record.write(result.line())
+    found = [known[key] for key in rules]
+    if given.record:
+        given.record.write_text("".join(r.line() for r in found))
+    reasons = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())["listed"]
+    if given.output:
+        given.output.write_text(page(found, reasons))
+    listed = [m for r in found for m in r.listed]
+    loose = [m for m in listed if not reason(m, reasons)]
+    for m in loose:
+        print(f"not caught: {m.file}: {m.rule}: {m.operator}: {m.what}")
+    broken = sum(sum(r.counts.values()) for r in found)
+    print(f"{broken} mutants of {len(found)} rules, {len(listed)} listed, {len(loose)} without a reason, "
+          f"{len(wanted)} rules judged in {time.monotonic() - start:.0f} s")
     sys.exit(bool(loose))
 
 

@@ -1,4 +1,7 @@
-"""Stages of a compilation: values computed when first asked for, on a stack that is deep enough for long chains of operators."""
+"""Stages of a compilation: values computed when first asked for, on a deep stack.
+
+What follows chains of operators does so on stacks of its own (`postorder`, `unwound`); this is for what goes deep otherwise.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 from emmy.errors import EmmyError
 
-DEPTH = 10_000      # calls of Python; a chain of operators takes three or four each
+DEPTH = 10_000      # calls of Python
 
 
 @contextmanager

@@ -194,22 +194,23 @@ class Kernels:
     def _improved(self, roots: tuple[int, ...], body: dict[int, Member], parts: int, readable: int) -> tuple[dict[int, Member], int]:
         """The body of least sum of parts, and these: branch and bound from the greedy one down, over at most `STEPS` members."""
         best, limit, steps = (body, parts), self.sum(parts), STEPS
-
-        def visit(open_: frozenset[int], body: dict[int, Member], merged: int, seconds: float) -> None:
-            nonlocal best, limit, steps
+        pending: list[tuple[frozenset[int], dict[int, Member], int, float, tuple[int, Way] | None]] = [(frozenset(roots), {}, 0, 0.0, None)]
+        while pending:
+            open_, body, merged, seconds, taken = pending.pop()
+            if taken is not None:
+                c, w = taken
+                if seconds >= limit * (1 - 1e-9) or not steps:
+                    continue
+                steps -= 1
+                if leads(w.kids, c, body):
+                    continue
+                open_, body, merged = open_.union(k for k in w.kids if k not in body) - {c}, {**body, c: w.member}, merged | w.parts
             if not open_:
                 best, limit = (body, merged), seconds
-                return
+                continue
             c = min(open_, key=lambda c: (len(self.usable(c, readable).ways), c))
             offers = sorted((seconds + self.sum(w.parts & ~merged), w.member.spelling, w) for w in self.usable(c, readable).ways)
-            for total, _, w in offers:
-                if total >= limit * (1 - 1e-9) or not steps:
-                    return
-                steps -= 1
-                if not leads(w.kids, c, body):
-                    visit(open_.union(k for k in w.kids if k not in body) - {c}, {**body, c: w.member}, merged | w.parts, total)
-
-        visit(frozenset(roots), {}, 0, 0.0)
+            pending += ((open_, body, merged, total, (c, w)) for total, _, w in reversed(offers))
         return best
 
     def _known(self, c: int, readable: int) -> View | None:

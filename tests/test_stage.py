@@ -8,27 +8,26 @@ from emmy.errors import EmmyError
 from emmy.stage import DEPTH, deep, stage
 
 
-def nested(depth: int) -> int:
-    return depth and 1 + nested(depth - 1)
-
-
 class Staged:
     def __init__(self) -> None:
         self.times = 0
 
     @stage
-    def followed(self) -> int:
+    def limit(self) -> int:
         self.times += 1
-        return nested(DEPTH - 1000)
+        return sys.getrecursionlimit()
 
     @stage
     def too_deep(self) -> int:
-        return nested(DEPTH + 1)
+        return self.followed(1)
+
+    def followed(self, depth: int) -> int:
+        return self.followed(depth + 1)
 
 
 def test_a_stage_is_computed_once_on_a_deep_stack() -> None:
     allowed, staged = sys.getrecursionlimit(), Staged()
-    assert staged.followed == staged.followed == DEPTH - 1000 > allowed
+    assert staged.limit == staged.limit == DEPTH > allowed
     assert staged.times == 1 and sys.getrecursionlimit() == allowed
 
 

@@ -51,7 +51,7 @@ class Speller:
             case ix.IxMul(a, n): return f"({self.index(a)} * {n})"
             case ix.IxDiv(a, n): return f"({self.index(a)} // {n})"
             case ix.IxMod(a, n): return f"({self.index(a)} % {n})"
-            case IxOf(value): return f"[{self.value(value)}]"
+            case IxOf(value): return f"[{self._written(value)}]"
         return str(x)
 
     def place(self, x: Ix) -> tuple[str, list[str]]:
@@ -60,6 +60,10 @@ class Speller:
         return str(ix.substitute(x, lambda leaf: Ax(0))), sorted(self.axis(a) for a in axes if a in self.positions or a in self.axes)
 
     def value(self, v: Value) -> str:
+        """What stands for a value: the name of its line, which it writes with those that it needs, or a leaf's own text."""
+        return [self._written(x) for x in postorder((v,), lambda x: () if x in self.lines else x.operands)][-1]
+
+    def _written(self, v: Value) -> str:
         if v in self.lines:
             return self.lines[v]
         match v:
@@ -71,22 +75,22 @@ class Speller:
             case loop.IndexOf(at):
                 return f"index({self.index(at)})"
             case loop.Apply(op, args):
-                line = f"{op}({', '.join(self.value(a) for a in args)})"
+                line = f"{op}({', '.join(self._written(a) for a in args)})"
             case loop.Cast(element, x):
-                line = f"cast.{element}({self.value(x)})"
+                line = f"cast.{element}({self._written(x)})"
             case loop.Round(element, x):
-                line = f"round.{element}({self.value(x)})"
+                line = f"round.{element}({self._written(x)})"
             case loop.Reduce(monoid, a, x):
-                inner = self.value(x)
+                inner = self._written(x)
                 line = f"reduce.{monoid}[{self.axis(a)}<{self.extents[a]}]({inner})"
             case loop.Scan(monoid, a, at, x):
-                inner = self.value(x)
+                inner = self._written(x)
                 line = f"scan.{monoid}[{self.axis(a)}<={self.index(at)}]({inner})"
             case loop.Pivot(recipe, a, s):
-                inner = self.value(s)
+                inner = self._written(s)
                 line = f"pivot.{recipe}[{self.axis(a)}<{self.extents[a]}]({inner})"
             case loop.Channel(recipe, a, s, x):
-                score, inner = self.value(s), self.value(x)
+                score, inner = self._written(s), self._written(x)
                 line = f"channel.{recipe}[{self.axis(a)}<{self.extents[a]}]({score}, {inner})"
             case _:
                 raise AssertionError(type(v))
@@ -134,13 +138,17 @@ class Order:
         self.texts: dict[Value, tuple[str, str]] = {}
 
     def __call__(self, v: Value) -> Rank:
+        for x in postorder((v,), lambda x: () if x in self.known else x.operands):
+            self._rank(x)
+        return self.known[v]
+
+    def _rank(self, v: Value) -> None:
         if v not in self.known:
-            below = [self(x).counts for x in v.operands]
+            below = [self.known[x].counts for x in v.operands]
             folded, size, inside = sum(k[0] for k in below), sum(k[1] for k in below), sum(k[2] for k in below)
             of_sums = any(map(summed, v.operands))
             linear = isinstance(v, loop.Apply) and v.op in ("mul", "div") or isinstance(v, loop.Reduce) and v.monoid == "add"
             self.known[v] = Rank((folded + (linear and of_sums), size + 1, inside + (size if v.binds is not None else 0)), self, v)
-        return self.known[v]
 
     def text(self, v: Value) -> tuple[str, str]:
         if v not in self.texts:

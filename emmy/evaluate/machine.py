@@ -10,7 +10,9 @@ import numpy as np
 from emmy.evaluate.warp import Fault, Value, Warp
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
+from emmy.ir.kernel_expr import operands
 from emmy.ir.kernel_ir import Apply, Block, Const, Convert, Element, Expr, Kernel, Stmt, Thread, Var
+from emmy.ir.node import postorder
 from emmy.ir.operators import OPERATORS
 
 Evaluator = Callable[[Warp], Value]
@@ -54,8 +56,9 @@ class Machine:
 
     def value(self, e: Expr) -> Evaluator:
         """The expression as a function of the warp."""
-        if e not in self._values:
-            self._values[e] = self._compile(e)
+        for x in postorder((e,), lambda x: () if x in self._values else operands(x)):
+            if x not in self._values:
+                self._values[x] = self._compile(x)
         return self._values[e]
 
     def _compile(self, e: Expr) -> Evaluator:
@@ -69,17 +72,17 @@ class Machine:
             case Thread(): return lambda w: w.threads
             case Block(axis): return lambda w: w.block[axis]
             case Element(array, _, index):
-                slot, at = self.slot(array), self.value(index)
+                slot, at = self.slot(array), self._values[index]
                 if isinstance(index, Const):
                     element_number = int(index.value)
                     return lambda w: w.registers[slot].get(w, element_number)
                 return lambda w: w.registers[slot].get(w, int(at(w)))
             case Convert(element, x):
-                convert, of = converter(x.dtype, element), self.value(x)
+                convert, of = converter(x.dtype, element), self._values[x]
                 return lambda w: convert(of(w))
             case Apply(op, args):
                 f = meaning(op, e.dtype)
-                match [self.value(a) for a in args]:
+                match [self._values[a] for a in args]:
                     case [a]: return lambda w: f(a(w))
                     case [a, b]: return lambda w: f(a(w), b(w))
                     case [a, b, c]: return lambda w: f(a(w), b(w), c(w))

@@ -19,6 +19,7 @@ from emmy.evaluate.memory import Memory
 from emmy.evaluate.warp import Fault, Warp
 from emmy.ir.kernel_ir import Kernel, Stmt, verify, walk
 from emmy.ir.kernel_text import print_statement
+from emmy.stage import deep
 
 
 class SimulationError(Exception):
@@ -52,6 +53,7 @@ RESIDENT = 4            # blocks under way at once, where they hand each other s
 EPOCHS = 1 << 20        # of a block, at most, where it is not alone
 
 
+@deep()
 def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool = True, limit: int = 10_000_000, seed: int = 0) -> None:
     """Runs `kernel` on flat arrays in their stored dtypes; those with access "write" are overwritten in place, and scratch is not given.
 

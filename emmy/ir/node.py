@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from typing import Any, dataclass_transform
 
 _TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
@@ -71,6 +71,21 @@ def postorder[T: Hashable](roots: Iterable[T], operands: Callable[[T], Sequence[
             opened.add(x)
             stack.extend(reversed(operands(x)))
     return tuple(order)
+
+
+def unwound[T](call: Generator[Any, Any, T]) -> T:
+    """What a recursive function returns, written as a generator that yields its calls to itself and is sent what they return: on a stack
+    of its own, for Python's is short, and shorter still inside torch.compile."""
+    stack: list[Generator[Any, Any, Any]] = [call]
+    result: Any = None
+    while stack:
+        try:
+            stack.append(stack[-1].send(result))
+            result = None
+        except StopIteration as returned:
+            stack.pop()
+            result = returned.value
+    return result       # type: ignore[no-any-return]
 
 
 class IRError(ValueError):

@@ -78,6 +78,8 @@ def kernel(name: str, bodies: tuple[Value, ...], outputs: tuple[tile.Tensor, ...
         made[v] = out
         return out
 
+    for v in order:     # leaves first: bodies may be deeper than the stack
+        convert(v)
     results = tuple(map(convert, bodies))
     loads = {v.tensor for v in order if isinstance(v, loop.Load)}
     bound = sorted({f.axis for f in folds})

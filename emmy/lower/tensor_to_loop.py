@@ -12,6 +12,7 @@ substitution never captures.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 
 from emmy.ir import dtype as dt
 from emmy.ir import index as ix
@@ -20,11 +21,13 @@ from emmy.ir import tensor_ir as tensor
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax, Ix, Pos
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.node import unwound
 from emmy.ir.operators import unit
 from emmy.lower import layout
 
 Dim = tuple[str, int]     # (tensor, dimension) or ("axis", provisional axis)
 Defined = tuple[str, tensor.Shape, Value]
+Building = Generator["Building", Value, Value]       # see `unwound`
 
 
 def lower(program: tensor.Program) -> loop.Program:
@@ -72,7 +75,7 @@ def _bodies(names: dict[tensor.Tensor, str], stored: dict[tensor.Tensor, DType],
     for node, name in names.items():
         order = orders.get(node, tuple(range(len(node.shape))))
         shape, point = tuple(node.shape[k] for k in order), tuple(Pos(order.index(k)) for k in range(len(order)))
-        bodies.append((name, shape, _Body(names, stored, orders, shape, extents).value(node, point, top=True)))
+        bodies.append((name, shape, _Body(names, stored, orders, shape, extents).value(node, point)))
     return bodies, extents
 
 
@@ -103,13 +106,17 @@ class _Body:
         self.names, self.stored, self.orders, self.shape, self.extents = names, stored, orders, shape, extents
         self.memo: dict[tuple[tensor.Tensor, tuple[Ix, ...]], Value] = {}
 
-    def value(self, node: tensor.Tensor, point: tuple[Ix, ...], top: bool = False) -> Value:
+    def value(self, node: tensor.Tensor, point: tuple[Ix, ...]) -> Value:
+        """A definition's tensor at a point."""
+        return unwound(self._value(node, point, top=True))
+
+    def _value(self, node: tensor.Tensor, point: tuple[Ix, ...], top: bool = False) -> Building:
         key = node, point
         if key not in self.memo:
-            self.memo[key] = self.build(node, point, top)
+            self.memo[key] = yield self._build(node, point, top)
         return self.memo[key]
 
-    def build(self, node: tensor.Tensor, point: tuple[Ix, ...], top: bool) -> Value:
+    def _build(self, node: tensor.Tensor, point: tuple[Ix, ...], top: bool) -> Building:
         def leaf(x: Ix) -> Ix:
             return point[x.k] if isinstance(x, Pos) else x
 
@@ -123,30 +130,33 @@ class _Body:
             case tensor.IndexValue(at=at):
                 return loop.IndexOf(self.simple(ix.substitute(at, leaf)))
             case tensor.Elementwise(op, args):
-                return loop.Apply(op, tuple([self.value(x, point) for x in args]))
+                made = []
+                for x in args:
+                    made.append((yield self._value(x, point)))
+                return loop.Apply(op, tuple(made))
             case tensor.Cast(element, x):
-                inner = self.value(x, point)
+                inner = yield self._value(x, point)
                 return inner if element.compute is element and x.dtype.compute is element else loop.Cast(element, inner)
             case tensor.Round(element, x):
-                return loop.Round(element, self.value(x, point))
+                return loop.Round(element, (yield self._value(x, point)))
             case tensor.IndexMap(at=at, x=x):
-                return self.value(x, tuple(self.simple(ix.substitute(a, leaf)) for a in at))
+                return (yield self._value(x, tuple(self.simple(ix.substitute(a, leaf)) for a in at)))
             case tensor.Gather(axis, at, x, index):
                 where: list[Ix] = [self.simple(ix.substitute(a, leaf)) for a in at]
-                where[axis] = IxOf(self.value(index, point))
-                return self.value(x, tuple(where))
+                where[axis] = IxOf((yield self._value(index, point)))
+                return (yield self._value(x, tuple(where)))
             case tensor.Reduce(monoid, axes, x) if not all(x.shape[k] for k in axes):
                 return loop.Const(node.dtype, dt.bits(node.dtype, unit(monoid, node.dtype)))
             case tensor.Reduce(monoid, axes, x):
                 fresh = {k: self.axis(x.shape[k]) for k in axes}
                 rest = iter(point)
-                inner = self.value(x, tuple(Ax(fresh[k]) if k in fresh else next(rest) for k in range(len(x.shape))))
+                inner = yield self._value(x, tuple(Ax(fresh[k]) if k in fresh else next(rest) for k in range(len(x.shape))))
                 for k in reversed(axes):
                     inner = loop.Reduce(monoid, fresh[k], inner)
                 return inner
             case tensor.Scan(monoid, axis, x):
                 a = self.axis(x.shape[axis])
-                return loop.Scan(monoid, a, point[axis], self.value(x, (*point[:axis], Ax(a), *point[axis + 1:])))
+                return loop.Scan(monoid, a, point[axis], (yield self._value(x, (*point[:axis], Ax(a), *point[axis + 1:]))))
         raise AssertionError(type(node))
 
     def axis(self, extent: int) -> int:

@@ -55,6 +55,16 @@ def test_agrees_with_eager(model: Any, shapes: list[tuple[int, ...]]) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_a_long_chain_is_followed_where_torch_compile_leaves_little_of_the_stack() -> None:
+    def long(x: torch.Tensor) -> torch.Tensor:
+        for k in range(500):
+            x = x + k
+        return x
+
+    x = torch.linspace(-1, 1, 24).reshape(4, 6)
+    torch.testing.assert_close(torch.compile(long, backend=NAME, dynamic=False)(x), long(x))
+
+
 def test_bf16_keeps_its_dtype() -> None:
     x = torch.randn(4, 32, dtype=torch.bfloat16)
     found = torch.compile(lambda x: functional.rms_norm(x, [32]), backend=NAME)(x)

@@ -8,7 +8,7 @@ before the loop over it is opened, so every subterm sits at the outermost loop i
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from itertools import count
 from math import gcd
 from typing import NamedTuple
@@ -26,10 +26,12 @@ from emmy.ir.index import Ax, Ix
 from emmy.ir.kernel_ir import Apply, Const, Convert, Element, Expr, Stmt, Var, const
 from emmy.ir.kernel_ir import fold as folded
 from emmy.ir.loop_ir import IxOf, Value
-from emmy.ir.node import IRError
+from emmy.ir.node import IRError, unwound
 from emmy.ir.operators import MONOIDS, unit
 from emmy.lower.tile_to_kernel.address import LONG, at_place, by_runs, offset, raised, repeats
 from emmy.lower.tile_to_kernel.twist import RECIPES
+
+Building = Generator["Building", Expr, Expr]    # see `unwound`
 
 VECTOR_BYTES = 16
 TILED = "contraction", "convolution", "twist"       # forms whose tiles compute every fold
@@ -126,11 +128,14 @@ class Emitter:
     # -- values -------------------------------------------------------------------------------------------------
     def value(self, v: Value) -> Expr:
         """The expression of `v` at the current axes; what it needs is emitted here unless an outer scope has it."""
+        return self.values[v] if v in self.values else unwound(self._value(v))
+
+    def _value(self, v: Value) -> Building:
         if v not in self.values:
-            self.values[v] = self._build(v)
+            self.values[v] = yield self._build(v)
         return self.values[v]
 
-    def _build(self, v: Value) -> Expr:
+    def _build(self, v: Value) -> Building:
         match v:
             case loop.Load(_, element, _) if v in self.places:
                 var = Var(self.name("x"), element.compute)
@@ -148,15 +153,17 @@ class Emitter:
                 if self.place_in_run and isinstance(told := at_place(self.kernel, at, *self.place_in_run), ix.IxConst):
                     return const(dt.i64, told.n)
                 return Convert(dt.i64, self.index(at)) if self.integer is not dt.i64 else self.index(at)
-            case loop.Apply("select", (condition, x, y)) if self.place_in_run and isinstance(known := self.value(condition), Const):
-                return self.value(x if known.value else y)
+            case loop.Apply("select", (condition, x, y)) if self.place_in_run and isinstance(c := (yield self._value(condition)), Const):
+                return (yield self._value(x if c.value else y))
             case loop.Apply(op, args):
-                made = tuple(map(self.value, args))
+                made: list[Expr] = []
+                for x in args:
+                    made.append((yield self._value(x)))
                 if v.dtype is dt.bool_ and self.place_in_run and all(isinstance(x, Const) for x in made):
                     return folded(op, *made)
-                return self._shared(v, Apply(op, made))
+                return self._shared(v, Apply(op, tuple(made)))
             case loop.Cast(element, x) | loop.Round(element, x):
-                narrow = Convert(element, self.value(x))
+                narrow = Convert(element, (yield self._value(x)))
                 return self._shared(v, narrow if element.compute is element else Convert(element.compute, narrow))
             case tile.FoldResult(fold, channel):
                 results = self.serial_fold(self.kernel.fold(fold))
