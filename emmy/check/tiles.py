@@ -62,8 +62,8 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 def kernels() -> Iterator[tile.Kernel]:
     """A kernel of each kind: elementwise, of odd lines and octets too, transposing, row and column sums, a scan, softmax of rows, long and
-    very long ones too, and of columns, windows, products, those of a byte's types and long ones too, a convolution and added products of
-    halves, and attention of fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
+    very long ones too, and of columns, windows, products, those of a byte's types, of a computed side and long ones too, a convolution
+    and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -92,6 +92,7 @@ def kernels() -> Iterator[tile.Kernel]:
     results.append(product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0))))))
     a, b = (matrix(name, dt.bf16) for name in "ab")
     results.append(product(wide(matrix("a", dt.bf16, columns=1024)), wide(matrix("b", dt.bf16, 1024))))
+    results += [product(apply("exp", wide(a)), wide(b)), product(wide(a), apply("exp", wide(view(b, (n, n), (Pos(1), Pos(0))))))]
     d, e = matrix("d", dt.bf16, columns=32), matrix("e", dt.bf16, 32)
     results.append(apply("add", product(wide(a), wide(b)), product(wide(d), wide(e))))
     results.append(convolution(*(wide(tir.Input(name, shape, dt.bf16)) for name, shape in (("x", (2, 9, n)), ("w", (n, 3, n))))))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise, permutations
 from math import prod
 
 from emmy.ir import dtype as dt
@@ -13,11 +13,12 @@ from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value, load_of
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
+from emmy.lower.tile_to_kernel.hopper_prologue import Prepared, prepared
 from emmy.lower.tile_to_kernel.joined import addends
 from emmy.lower.tile_to_kernel.live import ALL, live
 from emmy.lower.tile_to_kernel.one_row import with_row
 from emmy.lower.tile_to_kernel.register_tile import parts_of
-from emmy.lower.tile_to_kernel.staging import factors
+from emmy.lower.tile_to_kernel.staging import factors, split
 
 HALVES = (dt.bf16, dt.f16)
 A_BOUND = 8     # registers of a thread for what its rows' bounds of keys are: of two rows each, and where loops begin and end
@@ -25,16 +26,33 @@ OPERANDS = (*HALVES, dt.tf32, dt.e4m3, dt.e5m2)       # what products of matrice
 
 
 def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
-    """Of each sum of products of two loads of one type: how tensor maps have its operands; and what the result keeps of each side."""
+    """Of each sum of products of two sides of one type, loads or what is computed of loads: how tensor maps have them; and what the result
+    keeps of each side."""
     out: dict[str, None] = {}
     outs = frozenset(kernel.outer)
     operands: dict[tuple[frozenset[int], int], set[loop.Load]] = {}        # of a side, of sums over an axis
+    computed: dict[frozenset[int], set[Value]] = {}     # of a side, in registers
     alike: dict[frozenset[int], set[bool]] = {}         # whether the operands of a side lie contiguous along the folded axis
     pairs: dict[tuple[frozenset[int], frozenset[int]], None] = {}
+
+    def lies(side: frozenset[int], axis: int, load: loop.Load, view: windows.View) -> None:
+        out[f"(set (SideUnit {axes(side)}) {view.unit})"] = None
+        out[f"(set (SideLine {axes(side)}) {maps.BYTES // load.element.bytes})"] = None
+        operands.setdefault((side, axis), set()).add(load)
+        alike.setdefault(side, set()).add(view.by_depth)
+
     for nest in windows.nests(kernel):
         f, parts, summed = nest[-1], factors(nest[0].lifts[0]), {f.axis for f in nest}
         out |= {f'(SumOf "{g.name}" "{f.name}")': None for f, g in pairwise(nest)}
-        if not windows.summing(nest[0]) or len(parts) != 2:
+        if not windows.summing(nest[0]):
+            continue
+        for element, rows, columns, p in prologues(kernel, free, f) if len(nest) == 1 else ():
+            out[f'(Prologue "{f.name}" "{element}" {axes(rows)} {axes(columns)})'] = None
+            computed.setdefault(rows, set()).add(p.value)
+            for side, operand in (*((rows, x) for x in p.raw), (columns, p.right)):
+                lies(side, f.axis, *operand)
+            pairs |= {(rows, columns): None, (columns, rows): None}
+        if len(parts) != 2:
             continue
         sides = free[parts[0]] - free[parts[1]] - summed, free[parts[1]] - free[parts[0]] - summed
         for element in OPERANDS:
@@ -43,13 +61,12 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
                 continue
             for n, (load, view) in enumerate(found.operands):
                 out[f'(BulkOperand "{f.name}" {n} "{element}" {axes(sides[n])})'] = None
-                out[f"(set (SideUnit {axes(sides[n])}) {view.unit})"] = None
-                operands.setdefault((sides[n], found.axis), set()).add(load)
-                alike.setdefault(sides[n], set()).add(view.by_depth)
+                lies(sides[n], found.axis, load, view)
         pairs |= {(sides[0], sides[1]): None, (sides[1], sides[0]): None}
     for side in alike:
-        most = max(len(loads) for (of, _), loads in operands.items() if of == side)
-        out[f"(set (SideOperands {axes(side)}) {most})"] = None
+        most = max(sum(load.element.bytes for load in loads) for (of, _), loads in operands.items() if of == side)
+        out[f"(set (SideBytes {axes(side)}) {most})"] = None
+        out[f"(set (SideComputed {axes(side)}) {len(computed.get(side, ()))})"] = None
         out[f"(set (SidePositions {axes(side)}) {prod(kernel.extents[a] for a in side)})"] = None
     for rows, columns in pairs:
         if rows in alike and columns in alike:
@@ -57,9 +74,27 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
             boxed = sum(maps.in_lines(t, kernel.outer, sorted(columns), kernel.extents) for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
             out[f"(set (BoxedResults {axes(rows)} {axes(columns)}) {boxed})"] = None
-    if alike and all(len(lie) == 1 for lie in alike.values()) and addends(kernel):
+    if alike and not computed and all(len(lie) == 1 for lie in alike.values()) and addends(kernel):
         out |= {f'(Addend "{f.name}")': None for f in kernel.folds}
     return list(out)
+
+
+def prologues(kernel: tile.Kernel, free: Mapping[Value, frozenset[int]],
+              f: tile.Fold) -> Iterator[tuple[DType, frozenset[int], frozenset[int], Prepared]]:
+    """How to see a sum as products of rows, computed of operands in memory, and of columns, one operand in memory: half type, rows,
+    columns, what is computed.  Of two sides that may be the rows it is the one without the last axis."""
+    parts, outs = factors(f.lifts[0]), frozenset(kernel.outer)
+    seen = set[frozenset[frozenset[int]]]()
+    varying = [free[x] - {f.axis} for x in parts if f.axis in free[x]]
+    sides = dict.fromkeys((x - y, y - x) for x, y in permutations(varying, 2) if x - y and y - x and x | y <= outs)
+    for rows, columns in sorted(sides, key=lambda side: kernel.outer[-1] in side[0]):
+        left, right = split(parts, free, rows, columns) or (None, None)
+        for element in HALVES if {rows, columns} not in seen else ():
+            if left and right and load_of(right, element) and not load_of(left, element) and half_valued(left, element):
+                p = prepared(kernel, free, f, left, right, element, (sorted(rows), sorted(columns)), sorted(outs - rows - columns))
+                if p:
+                    seen.add(frozenset({rows, columns}))
+                    yield element, rows, columns, p
 
 
 def twist_facts(kernel: tile.Kernel) -> list[str]:
@@ -99,6 +134,22 @@ def twist_facts(kernel: tile.Kernel) -> list[str]:
         out += [f'(KeysByRows "{t.name}")'] if told.starts or told.ends else []
         out += [f'(set (BoundRegisters "{t.name}") {A_BOUND * told.varies(rows)})']
     return out
+
+
+def half_valued(v: Value, half: DType) -> bool:
+    """Whether `v` has values of the half type, or is computed from such values alone, with no cast of the program's to another type."""
+    return load_of(v, half) is not None or computed_from(v, half)
+
+
+def computed_from(v: Value, half: DType) -> bool:
+    match v:
+        case loop.Load(_, element, _): return element is half
+        case loop.Cast(dt.f32, x) if x.dtype in (dt.i8, dt.u8): return True     # whole numbers of 8 bits are values of each half type
+        case loop.Cast(element, _) | loop.Round(element, _): return element is half
+        case loop.Const(element, _): return element is dt.f32
+        case loop.Apply("select", (_, x, y)): return computed_from(x, half) and computed_from(y, half)
+        case loop.Apply(_, args): return v.dtype is dt.f32 and all(computed_from(x, half) for x in args)
+    return False
 
 
 def axes(of: Iterable[int]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from math import prod
 
-from emmy.egraph.bulk import HALVES, OPERANDS, axes, bulk_facts, twist_facts
+from emmy.egraph.bulk import HALVES, OPERANDS, axes, bulk_facts, half_valued, twist_facts
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
@@ -152,22 +152,6 @@ def strip_facts(kernel: tile.Kernel, columns: tuple[int, ...]) -> list[str]:
             positions, size = {at_position(v, a) for v, a in found}, found[0][0].element.bytes
             out.append(f"(StripInMemory {c} {kernel.extents[columns[0]]} {len(positions) * size} {16 // size})")
     return out
-
-
-def half_valued(v: Value, half: DType) -> bool:
-    """Whether `v` has values of the half type, or is computed from such values alone, with no cast of the program's to another type."""
-    return load_of(v, half) is not None or computed_from(v, half)
-
-
-def computed_from(v: Value, half: DType) -> bool:
-    match v:
-        case loop.Load(_, element, _): return element is half
-        case loop.Cast(dt.f32, x) if x.dtype in (dt.i8, dt.u8): return True     # whole numbers of 8 bits are values of each half type
-        case loop.Cast(element, _) | loop.Round(element, _): return element is half
-        case loop.Const(element, _): return element is dt.f32
-        case loop.Apply("select", (_, x, y)): return computed_from(x, half) and computed_from(y, half)
-        case loop.Apply(_, args): return v.dtype is dt.f32 and all(computed_from(x, half) for x in args)
-    return False
 
 
 def in_runs(kernel: tile.Kernel, v: Value, element: DType, axis: int | None = None) -> bool:

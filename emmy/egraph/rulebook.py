@@ -23,7 +23,7 @@ ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
              "moments", "twist", "cut", "split", "widen", "merge", "layout", "states", "scan", "first"),
     "tile": ("syntax", "fold", "place", "rows", "window", "strip", "cluster", "scan", "atom", "stage", "tensor", "strategy",
-             "wgmma", "conv", "join", "wgmma_twist", "once", "cluster_sum", "live", "group"),
+             "wgmma", "prologue", "conv", "join", "wgmma_twist", "once", "cluster_sum", "live", "group"),
 }
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 from math import ceil, prod
 
+from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
+from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel import hopper_windows as windows
+from emmy.lower.tile_to_kernel.address import by_runs
 from emmy.lower.tile_to_kernel.hopper import tiling
-from emmy.lower.tile_to_kernel.staging import factors
-from emmy.tune.census import Census
-from extract.cost import BULK_SHARE, Features
+from emmy.lower.tile_to_kernel.hopper_prologue import RUN
+from emmy.lower.tile_to_kernel.staging import factors, split
+from emmy.tune.census import Census, slots
+from extract.cost import BULK_SHARE, SLOTS_A_CYCLE, Features
 
 START_US = 1.7      # barriers, maps, the last boxes
 FILL_US = 8e-6      # a byte of the first stage
@@ -29,12 +33,22 @@ WAIT = 154          # have been multiplied in the while, of which each other gro
 MEETING_US = 2.1
 SENT_US = {2: 40e-6, 4: 50e-6}
 TOGETHER = 1.05     # how much longer blocks take that begin together: products in clusters of 2 took 3 to 4 % longer than alone
+# of operands that are computed, not measured and taken to be slow: slots of an element besides its value (its address, its way from shared
+# memory, widening, rounding, handing on), about twice as many as it has instructions; the share of them that products wait for; how four
+# warps, one for each scheduler, fall short of the latency that 16 hide; and cycles of each stage between its products and those of the next
+A_VALUE = 7.0
+WAITED = 0.5
+HIDDEN = 0.5
+BETWEEN = 100
+AT_ONCE = 2048      # products of two halves that a multiprocessor's tensor cores make in a cycle
 
 
 @lru_cache(maxsize=256)
 def channels(kernel: tile.Kernel, nest: windows.Nest, element: DType, rows: tuple[int, ...], columns: tuple[int, ...],
              batch: tuple[int, ...]) -> int:
     """The axis of a sum of products whose elements fill stages."""
+    if len(nest) == 1:
+        return nest[0].axis
     free, parts = tile.free_axes(nest[0].lifts), factors(nest[0].lifts[0])
     left, right = sorted(parts, key=lambda x: free[x].isdisjoint(rows))
     found = windows.summed(kernel, nest, element, (left, right), (rows, columns), batch)
@@ -54,27 +68,46 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     folds, rounds = (1, sum(each)) if schedule.form == "join" else (len(summed), each[0])
     rounds = ceil(rounds / t.cluster)       # of a block
     blocks, strip, k = tiles * t.cluster, t.width // t.cluster, rounds * t.depth
-    loads = {v for f in kernel.folds for v in census.loads(f.lifts) if schedule.form != "join" or f is kernel.folds[0]}
-    left = sum(not census.free[v].isdisjoint(schedule.rows) for v in loads)
+    sides = {v: not census.free[v].isdisjoint(schedule.rows) for f in kernel.folds for v in census.loads(f.lifts)
+             if (schedule.form != "join" or f is kernel.folds[0]) and not census.free[v].isdisjoint((*schedule.rows, *schedule.columns))
+             and any(a in census.free[v] and not by_runs(kernel, (v,), a, RUN) for a in axes)}
+    left, right = (sum(v.element.bytes for v, on_rows in sides.items() if on_rows is side) for side in (True, False))
     item = t.element.bytes
-    stage = item * t.depth * (min(t.height, m) * left + min(t.width, n) * (len(loads) - left))     # bytes that arrive
-    shared = t.stages * item * t.depth * (t.height * left + t.width * (len(loads) - left)) + 16384 * t.groups
+    stage = t.depth * (min(t.height, m) * left + min(t.width, n) * right)      # bytes that arrive
+    shared = t.stages * t.depth * (t.height * left + t.width * right) + 16384 * t.groups
     registers = 168 if t.groups == 2 else 128 if t.groups > 2 else 72 + folds * t.rows * t.width // 2
     share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
     if t.apart:
         share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * blocks * t.height * t.width * k
+    if values := computed(census, schedule, t.element):
+        value = sum(A_VALUE + x for x in values) * blocks * t.height * k / min(1.0, (t.groups / 4) ** HIDDEN)
+        work += value
+        share /= 1 + (WAITED * value / SLOTS_A_CYCLE + blocks * rounds * BETWEEN) / (products / AT_ONCE)
     dram = census.dram
-    if t.depth * t.element.bytes <= 128 and any(census.stride(v, a) == 1 for v in loads for a in axes):
+    if t.depth * t.element.bytes <= 128 and any(census.stride(v, a) == 1 for v in sides for a in axes):
         dram *= SHORT
     if schedule.row.stage.endswith("-once"):
         touched = census.touched()
-        once = sum(touched[v.tensor] for v in loads if census.free[v].isdisjoint(schedule.rows))
+        once = sum(touched[v.tensor] for v in sides if census.free[v].isdisjoint(schedule.rows))
         dram += PASSING * once - STAYING * min(once, STAYS)
     start = START_US + FILL_US * stage
     if t.cluster > 1:
         sent = 4 * folds * (t.cluster - 1) * t.height * strip       # bytes that a block sends, and as many that it is sent
         start, shared = start + MEETING_US + SENT_US[min(t.cluster, max(SENT_US))] * sent, shared + sent
         dram, share = TOGETHER * dram, share / TOGETHER
-    return Features(dram, dram, 0, 0, census.dram, work, 0, blocks, t.threads, registers, shared, TURN * rounds / t.stages,
+    # neighbours in memory that are rows of a product leave one by one, in halves of sectors
+    apart = census.written if kernel.outer and kernel.outer[-1] in schedule.rows else 0
+    work += 2 * apart
+    return Features(dram, dram + apart, 0, 0, census.dram, work, 0, blocks, t.threads, registers, shared, TURN * rounds / t.stages,
                     1 + t.rows * strip / 128, 256, item * products, share, blocks * rounds * stage, start)
+
+
+def computed(census: Census, schedule: tile.Schedule, element: DType) -> list[float]:
+    """Slots of an element of each different left operand that is computed."""
+    found: dict[Value, float] = {}
+    for f in census.kernel.folds if schedule.form == "contraction" else ():
+        left, _ = split(factors(f.lifts[0]), census.free, schedule.rows, schedule.columns) or (None, None)
+        if left is not None and loop.load_of(left, element.stored) is None:
+            found[left] = sum(slots(v) for v in loop.walk((left,)) if f.axis in census.free.get(v, {f.axis}))
+    return list(found.values())

@@ -10,12 +10,13 @@ from emmy.egraph.schedule import schedules
 from emmy.instructions import ExpectBytes, For
 from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir
+from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.lower.tile_to_kernel import hopper, lower
 from emmy.tune.census import Census
 from emmy.tune.features import features
 from extract import cost, hardware
-from tests.lower.tile_to_kernel.forms import schedule
+from tests.lower.tile_to_kernel.forms import kernel, load, op, schedule, tensors, total
 from tests.lower.tile_to_kernel.test_contraction import matmul
 
 ROWS = ["WORK=g1x1/ws,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8",
@@ -76,3 +77,25 @@ def test_sums_are_shared_where_tiles_are_few_and_sums_long() -> None:
     assert {pick(*sizes).cluster for sizes in ((64, 512, 8192), (256, 256, 8192), (512, 512, 16384), (512, 1024, 8192))} == {2, 4}
     for sizes in ((1024, 1024, 1024), (64, 4096, 4096), (4096, 4096, 4096), (512, 3584, 3584), (1568, 512, 2048), (6272, 256, 1024)):
         assert pick(*sizes).cluster == 1, sizes
+
+
+def gated(k: int, rows: bool) -> tile.Kernel:
+    """silu(g) * u times w, of 300 rows or columns by 200."""
+    t = tensors(dt.bf16, g=(300, k), u=(300, k), w=(200, k))
+    side, other = (0, 1) if rows else (1, 0)
+    g, u, w = load(t, "g", side, 2), load(t, "u", side, 2), load(t, "w", other, 2)
+    body = op("mul", loop.Round(dt.bf16, op("mul", op("tanh", g), u)), w)
+    return kernel(loop.Round(dt.bf16, total(2, body)), (0, 1), {side: 300, other: 200, 2: k}, t, dt.bf16)
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_what_is_computed_takes_slots_beside_products_and_brings_its_tensors(rows: bool) -> None:
+    k, sides = gated(128, rows), ((0,), (1,)) if rows else ((1,), (0,))
+    s = schedule("contraction", ROWS[0], *sides)
+    found, of = features(Census(k), s), Census(matmul(300, 200, 128, right=True, element=dt.bf16))
+    plain = features(of, schedule("contraction", ROWS[0], (0,), (1,)))
+    made = lower(k.replace(schedule=s))
+    expected = sum(x.bytes for x in kernel_ir.walk(made.body) if isinstance(x, ExpectBytes))
+    assert found.bulk_bytes == pytest.approx(5 * 4 * 2 * expected, rel=0.1)
+    assert found.slots > plain.slots + 5 * 300 * 128 * 4 and found.tensor_share < plain.tensor_share
+    assert found.tensor_flops == plain.tensor_flops and (found.l2_bytes > found.dram_bytes) == (not rows)

@@ -9,6 +9,9 @@ arrives.  While groups compute results of one tile, the ring fills with the next
 A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
 one time read few rows and few columns.
 
+A left operand that is computed from what copies bring is computed in registers, the next stage of it beside the products of one
+(`hopper_prologue`); what was read for it is given back with that.
+
 Products of a byte's types keep some 14 bits of what they add up.  Their sums of a stage, 128 elements, are begun anew and added in fp32:
 while one group does that, another multiplies.
 
@@ -23,7 +26,7 @@ Any extents: copies fill with zeros and stores are clipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -42,8 +45,10 @@ from emmy.instructions import (
     If,
     InitBarrier,
     MultiplyWarpgroup,
+    MultiplyWarpgroupRegisters,
     PrefetchMap,
     SetElement,
+    SyncWarp,
     WaitBarrier,
     WaitProducts,
 )
@@ -54,10 +59,12 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
+from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
 from emmy.lower.tile_to_kernel.hopper_operand import Operand, Stages, clear
+from emmy.lower.tile_to_kernel.hopper_prologue import Computed, Prepared, prepared
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.hopper_shares import Shares
 from emmy.lower.tile_to_kernel.register_tile import Held
@@ -65,6 +72,7 @@ from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, counted, products
 from emmy.lower.tile_to_kernel.warpgroups import GROUP, WARPS, Groups, Ring
 
+HALVES = (dt.bf16, dt.f16)
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
 
 
@@ -125,7 +133,12 @@ class Phase(NamedTuple):
     chunks: int
     steps: int
     operands: tuple[tuple[Operand, bool], ...]
-    factors: tuple[tuple[str, Operand, Operand], ...]
+    factors: tuple[tuple[str, Operand | Computed, Operand], ...]
+
+    @property
+    def computed(self) -> list[Computed]:
+        """The left operands that are computed."""
+        return list(dict.fromkeys(left for _, left, _ in self.factors if isinstance(left, Computed)))
 
 
 class Multiplication:
@@ -137,7 +150,7 @@ class Multiplication:
         self.kernel, self.schedule, self.tiling = kernel, schedule, t
         nests, joined = windows.nests(kernel), schedule.form == "join"
         each = [p for nest in nests for p in products(scope, [nest[0]], schedule.rows, schedule.columns)]
-        found = [self.views(nest, p) for nest, p in zip(nests, each, strict=True)]
+        found = [self.views(scope.free, nest, p) for nest, p in zip(nests, each, strict=True)]
         if not joined and len(axes := {(x.axis, x.taps) for x in found}) > 1:
             raise IRError(f"{kernel.name} sums over different axes: {sorted(axes)}")
         self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
@@ -145,7 +158,8 @@ class Multiplication:
         self.grid = min(t.blocks or self.tiles, self.tiles) * t.cluster
         self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
-        factors = [(self.operand(scope, *x.operands[0], True, joined), self.operand(scope, *x.operands[1], False, joined)) for x in found]
+        self.computed: dict[Value, Computed] = {}
+        factors = [(self.left(scope, x, joined), self.operand(scope, *x.right, False, joined)) for x in found]
         results = [nest[-1].result() for nest in nests]
         self.sums = {result: scope.name("sum") for result in (results[:1] if joined else results)}
         self.parts = {x: scope.name("part") if t.apart else x for x in self.sums.values()}      # what products add to
@@ -161,28 +175,45 @@ class Multiplication:
     def extent(self, axes: tuple[int, ...]) -> int:
         return prod(self.kernel.extents[a] for a in axes)
 
-    def views(self, nest: windows.Nest, product: Product) -> windows.Summed:
+    def views(self, free: Mapping[Value, frozenset[int]], nest: windows.Nest, product: Product) -> windows.Summed | Prepared:
         """What a nest sums over, and its operands."""
-        s, factors = self.schedule, [v for v in (product.left, product.right) if v is not None]
-        found = windows.summed(self.kernel, nest, self.tiling.element, factors, (s.rows, s.columns), s.batch) if len(factors) > 1 else None
+        s, left, right, element = self.schedule, product.left, product.right, self.tiling.element
+        found: windows.Summed | Prepared | None = None
+        if left is not None and right is not None:
+            found = windows.summed(self.kernel, nest, element, (left, right), (s.rows, s.columns), s.batch)
+            if found is None and len(nest) == 1 and s.form == "contraction" and element in HALVES:
+                found = prepared(self.kernel, free, nest[0], left, right, element, (s.rows, s.columns), s.batch)
         if found is None:
-            raise IRError(f"{self.kernel.name}: {factors} are no operands that tensor maps have")
+            raise IRError(f"{self.kernel.name}: {[left, right]} are no operands that tensor maps have")
         return found
+
+    def left(self, scope: Emitter, x: windows.Summed | Prepared, joined: bool) -> Operand | Computed:
+        """A left operand: in shared memory, or computed from what is there."""
+        if isinstance(x, windows.Summed):
+            return self.operand(scope, *x.operands[0], True, joined)
+        if x.value not in self.computed:
+            raw = {load: self.operand(scope, load, view, True, False) for load, view in x.raw}
+            self.computed[x.value] = Computed(scope, x, raw, self.tiling.element, self.tiling.depth, self.tiling.rows)
+        return self.computed[x.value]
 
     def operand(self, scope: Emitter, load: Load, view: windows.View, left: bool, shared: bool) -> Operand:
         """A load as an operand; `shared`: it lies where one of its side lay before."""
         if (load, left) not in self.operands:
-            positions = self.tiling.height if left else self.tiling.width
+            t, positions = self.tiling, self.tiling.height if left else self.tiling.width
             once = not left and self.schedule.row.stage.endswith("-once")
+            ring = t.ring if load.element.bytes == t.element.bytes else t.ring._replace(element=load.element)
+            if t.depth % ring.line:
+                raise IRError(f"{self.kernel.name}: {t.depth} elements of {load.element} are no whole lines of {maps.BYTES} bytes")
             buffer = next((x.buffer for (_, side), x in self.operands.items() if side == left), None) if shared else None
-            self.operands[load, left] = Operand(scope, load, view, positions, self.tiling.ring, once, buffer)
+            self.operands[load, left] = Operand(scope, load, view, positions, ring, once, buffer)
         return self.operands[load, left]
 
-    def phase(self, made: Sequence[tuple[windows.Summed, str, Operand, Operand]]) -> Phase:
+    def phase(self, made: Sequence[tuple[windows.Summed | Prepared, str, Operand | Computed, Operand]]) -> Phase:
         """The stages of sums over the same axes."""
         axis, taps = made[0][0].axis, made[0][0].taps
         chunks = -(-self.kernel.extents[axis] // self.tiling.depth)
-        operands = dict.fromkeys((x, left) for _, _, *sides in made for x, left in zip(sides, (True, False), strict=True))
+        operands = dict.fromkeys((x, side) for _, _, left, right in made for x, side in (
+            *((x, True) for x in (left.raw.values() if isinstance(left, Computed) else (left,))), (right, False)))
         return Phase(axis, taps, chunks, chunks * self.extent(taps), tuple(operands), tuple(one[1:] for one in made))
 
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
@@ -260,6 +291,8 @@ class Multiplication:
         t = self.tiling
         for array in dict.fromkeys((*self.sums.values(), *self.parts.values())):
             scope.emit(DeclareArray(array, dt.f32, t.rows * t.width // 2, None))
+        for x in self.computed.values():
+            x.declare(scope)
         clear(scope, self.operands.values(), t.groups)
         ring, before = Ring(scope, t.stages), scope.declare("before", int32(0))
 
@@ -280,15 +313,25 @@ class Multiplication:
         """The sums of a tile, which the products of all its stages add to; `before`: the stage whose products may still run."""
         sums, barriers = tuple(self.sums.values()), self.barriers.name
         leave = Arrive(barriers, before + self.tiling.stages)
+        for x in self.computed.values():
+            x.begin(scope, result)
         scope.emit(FenceProducts(sums))
         for phase in self.phases:
             step, (begin, stop) = Var(scope.name("step"), dt.i32), self.share(scope, phase)
             body = scope.child()
-            body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts())
             begun = step > begin if phase is self.phases[0] else const(dt.bool_, True)      # whether a stage of this tile was before
+            left_before = If((result.lane == 0) & begun, (leave,))
+            body.emit(WaitBarrier(barriers, ring.slot, ring.phase))
+            for x in phase.computed:
+                x.compute(body, ring.slot, body.let("k", step * self.tiling.depth))
+            if phase.computed:
+                body.emit(SyncWarp(), WaitProducts(0), left_before)    # one lane gives back what all have read
+            for x in phase.computed:
+                x.hand_on(body)
+            body.emit(FenceProducts(tuple(x.array for x in phase.computed)))
             self.step(body, phase, ring.slot, begun, result.group)
-            body.emit(CommitProducts(), WaitProducts(1), If((result.lane == 0) & begun, (leave,)), Assign(before, ring.slot),
-                      *ring.advance())
+            body.emit(CommitProducts(), *([] if phase.computed else [WaitProducts(1), left_before]),
+                      Assign(before, ring.slot), *ring.advance())
             scope.emit(For(step, begin, stop, int32(1), False, tuple(body.body)))
         scope.emit(WaitProducts(0, sums), If(result.lane == 0, (leave,)))
 
@@ -325,10 +368,13 @@ class Multiplication:
         body = scope.child()
         for array, left, right in phase.factors:
             part = self.parts[array]
-            from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
             from_right, into = right.at(slot, q, j * t.wide), (i * t.columns + j) * (t.wide // 2)
-            body.emit(MultiplyWarpgroup(t.element, t.wide, part, into, left.buffer.name, from_left, left.major, right.buffer.name,
-                                        from_right, right.major, begun | (q > 0), t.ring.line * t.depth))
+            to, chunk = (right.buffer.name, from_right, right.major, begun | (q > 0)), t.ring.line * t.depth
+            if isinstance(left, Computed):
+                body.emit(MultiplyWarpgroupRegisters(t.element, t.wide, part, into, left.array, left.at(i, q), *to, chunk))
+            else:
+                from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
+                body.emit(MultiplyWarpgroup(t.element, t.wide, part, into, left.buffer.name, from_left, left.major, *to, chunk))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
         rows.emit(counted(i, t.rows, columns))

@@ -112,6 +112,10 @@ class Summed(NamedTuple):
     taps: tuple[int, ...]
     operands: tuple[tuple[Load, View], tuple[Load, View]]
 
+    @property
+    def right(self) -> tuple[Load, View]:
+        return self.operands[1]
+
 
 def operand(tensors: Mapping[str, tile.Tensor], value: Value, element: DType, folded: int, taps: Iterable[int], side: Iterable[int],
             batch: Iterable[int], extents: Mapping[int, int]) -> tuple[Load, View] | None:

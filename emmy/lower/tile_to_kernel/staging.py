@@ -8,6 +8,7 @@ the axis on which the operand lies contiguous in global memory.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd, prod
@@ -128,17 +129,27 @@ def products(scope: Emitter, folds: list[tile.Fold], rows: tuple[int, ...], colu
     for f in folds:
         if f.kind != "reduce" or f.recipe != "add" or f.lifts[0].dtype is not dt.f32:
             raise IRError(f"{scope.kernel.name}: fold {f.name} is {f.kind} {f.recipe} of {f.lifts[0].dtype}; a tiled form sums fp32")
-        sides: dict[str, list[Value]] = {"left": [], "right": [], "neither": []}
-        for v in factors(f.lifts[0]):
-            on_rows, on_columns = (not scope.free[v].isdisjoint(axes) for axes in (rows, columns))
-            if on_rows and on_columns:
-                raise IRError(f"{scope.kernel.name}: fold {f.name}: the factor {v} depends on rows and columns alike")
-            sides["left" if on_rows else "right" if on_columns else "neither"].append(v)
-        sides["left" if sides["left"] or not sides["right"] else "right"] += sides["neither"]
-        left, right = (reduce(lambda x, y: loop.Apply("mul", (x, y)), sides[s]) if sides[s] else None for s in ("left", "right"))
-        out.append(Product(f, left, right))
+        sides = split(factors(f.lifts[0]), scope.free, rows, columns)
+        if sides is None:
+            raise IRError(f"{scope.kernel.name}: fold {f.name}: a factor depends on rows and columns alike")
+        out.append(Product(f, *sides))
     scope.free.update(tile.free_axes(tuple(v for p in out for v in (p.left, p.right) if v is not None)))
     return out
+
+
+def split(parts: Iterable[Value], free: Mapping[Value, frozenset[int]], rows: Iterable[int], columns: Iterable[int],
+          ) -> tuple[Value | None, Value | None] | None:
+    """The product of the factors that depend on rows, and of those on columns; what depends on neither goes with rows, if any does.  None
+    where a factor depends on both."""
+    sides: dict[str, list[Value]] = {"left": [], "right": [], "neither": []}
+    for v in parts:
+        on_rows, on_columns = (not free[v].isdisjoint(axes) for axes in (rows, columns))
+        if on_rows and on_columns:
+            return None
+        sides["left" if on_rows else "right" if on_columns else "neither"].append(v)
+    sides["left" if sides["left"] or not sides["right"] else "right"] += sides["neither"]
+    left, right = (reduce(lambda x, y: loop.Apply("mul", (x, y)), sides[s]) if sides[s] else None for s in ("left", "right"))
+    return left, right
 
 
 def factors(v: Value) -> list[Value]:

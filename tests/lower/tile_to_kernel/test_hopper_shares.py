@@ -98,6 +98,14 @@ def test_sums_that_are_one() -> None:
     close(run(k, joined(k, TWO), random(k)), reference(k, False), HALF)
 
 
+def test_a_computed_operand() -> None:
+    t = tensors(dt.bf16, x=(20, 136), w=(40, 136))
+    body = op("mul", loop.Round(dt.bf16, op("tanh", load(t, "x", 0, 2))), load(t, "w", 1, 2))
+    made = kernel(total(2, body), (0, 1), {0: 20, 1: 40, 2: 136}, t)
+    x, form = wide(made), lowered(made, TWO)
+    close(run(made, form, random(made)), np.tanh(x["x"]) @ x["w"].T, HALF)
+
+
 def test_windows() -> None:
     """Stages are places of the window and channels: nine of one, or of three."""
     for of in (Conv((2, 5, 6, 64), (24, 3, 3), pad=(1, 1)), Conv((1, 6, 6, 136), (16, 3, 3), pad=(1, 1))):
