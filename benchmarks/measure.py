@@ -58,7 +58,7 @@ def measure(path: Path, rates: Rates, compile_mode: str | None, repeats: int) ->
     reports = bundle.reports.get(plan.target, {})
     own = [reports[x.kernel] for x in plan.launches if x.kernel in reports]
     row = {**label(path), "floor_us": floor_us(plan, rates), "row": " | ".join(x.row for x in plan.launches),
-           "kernels": len(plan.launches), "predicted_us": sum(x.predicted_us for x in plan.launches),
+           "kernels": len(plan.calls), "predicted_us": sum(x.predicted_us for x in plan.calls),
            "registers": max((r["registers"] for r in own), default=None), "spill_bytes": sum(r["spill_bytes"] for r in own)}
     with torch.no_grad():
         others, notes = alternatives_to(bundle, example, snippet_of(path, bundle), device, compile_mode)

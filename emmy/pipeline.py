@@ -59,12 +59,13 @@ class Program:
     @stage
     def stretches(self) -> tuple[Stretch, ...]:
         """The distinct parts of the program, and where each stands: one part, the whole, unless layers repeat."""
-        return cut(self.loop)
+        return cut(self.loop, self.captured.unchanging)
 
     @stage
     def regions(self) -> tuple[Region, ...]:
         """The saturated region of each stretch."""
-        return tuple(saturate(stretch.program, self.math, self.rules["loop"], self.budget, self.traced) for stretch in self.stretches)
+        return tuple(saturate(s.program, self.math, self.rules["loop"], self.budget, self.traced, s.weights)._replace(passed=s.passed)
+                     for s in self.stretches)
 
     @property
     def region(self) -> Region:
@@ -84,7 +85,7 @@ class Program:
     def knowing(self, evidence: Evidence) -> Program:
         """The same program, saturated once for both, chosen anew on evidence."""
         other = copy.copy(self)
-        for later in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu"):
+        for later in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu", "executable", "held"):
             vars(other).pop(later, None)
         other._evidence = evidence
         return other
@@ -128,6 +129,13 @@ class Program:
     def __call__(self, *tensors: Any) -> Any:
         """The results as the captured function returns them; what it writes to of its arguments is written."""
         return self._execute(self, tensors)
+
+    def renew(self) -> None:
+        """Make what is held of weights anew at the next call: after writes to them that torch does not count, as through `.data` or by
+        another library."""
+        vars(self).pop("held", None)
+        if run := vars(self).get("executable"):
+            run.renew()
 
     @cached_property
     def _execute(self) -> Callable[..., Any]:

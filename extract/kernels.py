@@ -88,7 +88,8 @@ class Kernels:
         self.loads = {c: union(w.tensor for w in ways) for c, ways in self.ways.items()}
         fixed, share = problem.rent
         self.rent = {w: 0.0 if w in problem.outputs else fixed + share * problem.traffic[w] for w in problem.home}
-        self.least = {w: problem.launch + problem.traffic[w] + self.rent[w] for w in problem.home}     # of the kernel that writes it
+        least = {w: problem.launch + problem.traffic[w] + self.rent[w] for w in problem.home}
+        self.least = {w: s / problem.calls if w in problem.lasting else s for w, s in least.items()}    # of the kernel that writes it
         self.usables: dict[tuple[int, int], Usable] = {}
         self.views: dict[int, dict[int, dict[int, View]]] = {}      # by what is seen, then by what is read
         self.interned: dict[tuple[int, ...], Settled] = {}
@@ -177,7 +178,12 @@ class Kernels:
         memory = self.sum(parts & self.memory) + traffic
         work = self.sum(parts & ~self.memory) + max(self.again(root, reached(root, body)) for root in roots)
         reads = frozenset(m.tensor for m in body.values() if m.tensor) - self.problem.inputs
-        return Kernel(writes, roots, Body(sorted(body.items())), reads, max(memory, work) + self.problem.launch + rent, beside)
+        floor = self.a_call(writes, body.values(), max(memory, work) + self.problem.launch + rent)
+        return Kernel(writes, roots, Body(sorted(body.items())), reads, floor, beside)
+
+    def a_call(self, writes: tuple[str, ...], members: Iterable[Member], seconds: float) -> float:
+        """What a call pays of the seconds of a kernel."""
+        return seconds / self.problem.calls if self.problem.once(writes, members) else seconds
 
     def again(self, root: int, body: dict[int, Member]) -> float:
         """Seconds that loops inside others take besides their parts: such a loop depends on an axis that is not written, and is run anew
@@ -311,7 +317,8 @@ class Kernels:
     def priced(self, kernel: Kernel) -> float:
         """What a kernel costs, asked of the caller once a body."""
         if kernel.key not in self.prices:
-            self.prices[kernel.key] = max(self.price(kernel) + sum(self.rent[w] for w in kernel.writes), kernel.floor)
+            seconds = self.price(kernel) + sum(self.rent[w] for w in kernel.writes)
+            self.prices[kernel.key] = max(self.a_call(kernel.writes, (m for _, m in kernel.body), seconds), kernel.floor)
         return self.prices[kernel.key]
 
     def known(self, kernel: Kernel) -> bool:

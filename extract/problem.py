@@ -30,7 +30,9 @@ class Problem(NamedTuple):
     times its traffic): one launch more for the host, and the room it takes from other data in caches and memory.  `axes` are those that a
     class with loops depends on, `extents` their lengths; `step`: the least seconds that one step of a loop takes.  `shapes`: the points at
     which a tensor is computed: those of one shape can be written by one kernel.  `beside`: further classes that a tensor's kernel computes,
-    components of it that are written and read with it.  `copies`: tensors that hold what an input does, in another order."""
+    components of it that are written and read with it.  `copies`: tensors that hold what an input does, in another order.  `lasting`:
+    tensors that stay as they are from call to call: a kernel that reads such alone, and writes such, runs once for all calls, so that one
+    of its `calls` pays a part of its seconds and rent."""
 
     members: dict[int, tuple[Member, ...]]
     home: dict[str, int]
@@ -47,6 +49,13 @@ class Problem(NamedTuple):
     shapes: Mapping[str, tuple[int, ...]] = {}
     beside: Mapping[str, tuple[int, ...]] = {}
     copies: frozenset[str] = frozenset()
+    lasting: frozenset[str] = frozenset()
+    calls: int = 1
+
+    def once(self, writes: Iterable[str], body: Iterable[Member]) -> bool:
+        """Whether a kernel runs once for all calls."""
+        loads = {m.tensor for m in body if m.tensor}
+        return bool(loads) and self.lasting.issuperset(loads) and self.lasting.issuperset(writes)
 
     def size(self, axes: Iterable[int]) -> float:
         """Points of a box."""

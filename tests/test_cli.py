@@ -118,11 +118,26 @@ def test_run_writes_json(device: str, tmp_path: Path) -> None:
     assert found["error"] == found["errors"]["rms_norm"]["relative"]
     (kernel,) = found["kernels"]
     assert kernel.keys() == {"name", "identity", "row", "grid", "block", "bytes", "operations", "predicted_us", "registers", "shared_bytes",
-                             "measured_us"}
+                             "measured_us", "once"}
     assert kernel["bytes"] == 4 * (2 * 2 * 64 + 64) and kernel["operations"] > 2 * 64 and kernel["block"] % 32 == 0
-    assert found["timing"]["predicted_us"] == kernel["predicted_us"] > 0
+    assert found["timing"]["predicted_us"] == kernel["predicted_us"] > found["timing"]["once_us"] == 0
     assert kernel["measured_us"] is None and found["timing"]["device_us"] is None
     assert all(word in text for word in (kernel["name"], kernel["identity"], kernel["row"], "predicted", f"device {device}"))
+
+
+def test_run_and_explain_tell_what_runs_once(tmp_path: Path) -> None:
+    program = "x = torch.randn(16, 512, dtype=torch.bfloat16); w = nn.Parameter(torch.randn(512, 512)); F.linear(x, w.to(x.dtype))"
+    text = Said("run", "-c", program, "--device", "numpy", "--json", tmp_path / "run.json").well()
+    found = json.loads((tmp_path / "run.json").read_text())
+    once, each = found["kernels"]
+    assert once["once"] and once["row"].startswith("PLACE=once,") and not each["once"] and "PLACE=once" in text
+    assert found["timing"] | {"device_us": 0, "call_us": 0} == {"predicted_us": each["predicted_us"], "once_us": once["predicted_us"],
+                                                                "device_us": 0, "call_us": 0}
+    assert f"2 kernels, predicted {each['predicted_us']:.2f} µs, once {once['predicted_us']:.2f} µs" in text
+    page = Said("explain", "-c", program, "--alternatives", "0").well()
+    assert re.search(r"^ +once  k\w+ ", page, re.M) and re.search(r"WORK=\S+  once$", page, re.M)
+    assert "row PLACE=once," in Said("compile", "-c", program, "--ir", "tile").well()
+    assert re.search(r"^\* +WORK", Said("schedules", "-c", program).well(), re.M)
 
 
 def test_run_says_that_there_is_no_gpu_and_keeps_json_alone_on_stdout() -> None:

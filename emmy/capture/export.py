@@ -46,7 +46,9 @@ class Captured:
 
     The program takes tensors as they lie in memory, row-major.  Where the function's dimensions are in another order, as those of a
     channels_last tensor are, `orders` has them in that of memory by the name of the input, and the program begins by permuting them; so it
-    ends where a result has torch's memory format channels_last, in `orders` by its number."""
+    ends where a result has torch's memory format channels_last, in `orders` by its number.
+
+    `steady`: inputs that are weights of the caller's, most often the same tensors as at the call before."""
 
     program: Program
     inputs: dict[str, torch.Tensor]
@@ -58,6 +60,12 @@ class Captured:
     fixed: dict[int, Any] = dataclasses.field(default_factory=dict)
     orders: dict[str | int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     allows_tf32: bool = False
+    steady: frozenset[str] = frozenset()
+
+    @property
+    def unchanging(self) -> frozenset[str]:
+        """What the program reads that is the same at every call, or most often."""
+        return self.steady.union(self.weights, self.constants)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -46,6 +46,7 @@ class World(NamedTuple):
         lines = [f"(set (Extent {a}) {n})" for a, n in self.extents.items()]
         lines += [f'(set (Stored "{name}") "{t.element.compute}")' for name, t in (*self.inputs.items(), *self.definitions.items())]
         lines += [f'(Half "{name}")' for name, t in (*self.inputs.items(), *self.definitions.items()) if t.element is not t.element.compute]
+        lines += [f'(Weight "{name}")' for name in self.inputs]
         lines += [f'(set (Definition "{name}") {body})' for name, body in self.bodies.items()]
         return "\n".join((*lines, *dimensions(((name, t.dims, t.element) for name, t in self.inputs.items()), FRESH)))
 

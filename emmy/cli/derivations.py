@@ -80,7 +80,7 @@ def steps(told: Explanation, notation: Notation, width: int, all_steps: bool) ->
         if where:
             yield Text(f"{'':<{len(left)}}{where}"[:width], style="dim" if not where.startswith("→") else "")
         before = after
-    for what, after in (*merges(told), *shares(told)):
+    for what, after in (*merges(told), *shares(told), *hoisted(told)):
         right = f"{us(after)} {difference(before, after):>10}"
         yield line(f"     {what}", right, width, (after or 0.0) - (before or 0.0))
         before = after
@@ -108,6 +108,15 @@ def shares(told: Explanation) -> Iterator[tuple[str, float]]:
             yield f"one launch  {' · '.join(', '.join(writes) for writes in kernels_)}", cost
 
 
+def hoisted(told: Explanation) -> Iterator[tuple[str, float]]:
+    """The kernels that run once for all calls, each with the cost of a call without it."""
+    cost = sum(seconds for _, seconds in told.launches)
+    for writes in told.kernels:
+        if writes in told.once:
+            cost -= told.kernels[writes].seconds
+            yield f"once  {', '.join(writes)}", cost
+
+
 def rule(step: Step) -> str:
     """The rule of a step; ⁻¹ where it is taken from its action to its premise."""
     keeps = any(after.node.op == KEPT for after in step.changes.values())
@@ -127,7 +136,7 @@ def taken(told: Explanation, notation: Notation, width: int) -> Iterator[Text]:
         for tensor in writes:
             head, cost = f"     {notation.head(tensor)} = ", us(scheduled.seconds) if tensor == writes[0] else ""
             yield line(head + notation.tree(tensor, bodies[tensor], width - len(head) - 14), cost, width)
-        yield Text(f"       {named(scheduled)}  {row(scheduled)}", style="dim")
+        yield Text(f"       {named(scheduled)}  {row(scheduled)}{'  once' if writes in told.once else ''}", style="dim")
 
 
 def named(scheduled: Scheduled) -> str:
@@ -194,7 +203,7 @@ def facts(told: Explanation) -> dict[str, Any]:
                    "changes": [[notation.tree(s.tensor, x) for x in change] for change in s.changes.items()]}
                   for s, cost in zip(found.steps, told.costs[1:], strict=True)],
         "launches": [{"tensors": [list(writes) for writes in launch], "us": micro(seconds)} for launch, seconds in told.launches],
-        "kernels": [{"name": named(s), "tensors": list(writes), "row": row(s), "us": micro(s.seconds),
+        "kernels": [{"name": named(s), "tensors": list(writes), "row": row(s), "us": micro(s.seconds), "once": writes in told.once,
                      "forms": list(map(_form, told.forms[writes]))} for writes, s in told.kernels.items()],
         "weighed_us": micro(told.weighed),
         "alternatives": [{"tensor": a.tensor, "kept": a.kept, "kernels": a.kernels, "us": micro(a.seconds)} for a in told.alternatives],

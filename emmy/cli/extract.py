@@ -32,15 +32,15 @@ def command(file: options.File = None, snippet: options.Snippet = None, top: Top
     out = options.console(stderr=json is not None and str(json) == "-")
     for n, alternative in enumerate(found, 1):
         kernels, weighed = alternative.choice.program.kernels, alternative.seconds * 1e6
-        out.print(f"{n}. {options.kernels(kernels)}, predicted {predicted(alternative.choice):.2f} µs, weighed {weighed:.2f} µs",
-                  markup=False, soft_wrap=True)
+        out.print(f"{n}. {options.kernels(kernels)}, predicted {predicted(alternative.choice):.2f} µs"
+                  f"{options.once(alternative.choice.once * 1e6)}, weighed {weighed:.2f} µs", markup=False, soft_wrap=True)
         out.print(table(alternative.choice))
     if json is not None:
         options.write_json(json, {"programs": [fields(alternative) for alternative in found]})
 
 
 def predicted(choice: Choice) -> float:
-    """Microseconds of all launches."""
+    """Microseconds of the launches of a call."""
     return choice.predicted * 1e6
 
 
@@ -68,4 +68,5 @@ def kernels_of(choice: Choice) -> list[dict[str, Any]]:
 def fields(alternative: Alternative) -> dict[str, Any]:
     """A program as JSON says it."""
     choice = alternative.choice
-    return {"predicted_us": predicted(choice), "weighed_us": alternative.seconds * 1e6, "kernels": kernels_of(choice)}
+    return {"predicted_us": predicted(choice), "once_us": choice.once * 1e6, "weighed_us": alternative.seconds * 1e6,
+            "kernels": kernels_of(choice)}

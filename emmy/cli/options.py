@@ -120,6 +120,11 @@ def kernels(launches: Sequence[Any]) -> str:
     return counted(len(launches), "kernel")
 
 
+def once(us: float) -> str:
+    """What launches take that are done once for all calls: ", once 2.65 µs"; nothing where there are none."""
+    return f", once {us:.2f} µs" if us else ""
+
+
 def counted(n: int, word: str, words: str = "") -> str:
     """A number of things: "1 program", "2 programs"; `words` where the plural takes more than an s."""
     return f"{n} {word if n == 1 else words or f'{word}s'}"

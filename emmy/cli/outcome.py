@@ -39,15 +39,16 @@ class KernelRun(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """The launch as JSON values."""
         x = self.launch
-        return {"name": x.kernel, "identity": x.identity, "row": x.row, "grid": x.grid, "block": x.block, "bytes": x.bytes,
+        return {"name": x.kernel, "identity": x.identity, "row": x.row, "once": x.once, "grid": x.grid, "block": x.block, "bytes": x.bytes,
                 "operations": x.flops, "predicted_us": x.predicted_us, "registers": self.registers, "shared_bytes": self.shared_bytes,
                 "measured_us": self.measured_us}
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run found.  `device_us` is a run's time on the GPU, `call_us` the host's time of a call; None unless measured.  `bench`: the
-    times of others beside it; `counters`: what the profiler counted of each launch, or why it did not."""
+    """What a run found.  `predicted_us` is of the launches of a call, `once_us` of those that are done once for all calls; `device_us` a
+    call's time on the GPU, `call_us` that of the host; None unless measured.  `bench`: the times of others beside it; `counters`: what the
+    profiler counted of each launch of a call, or why it did not."""
 
     device: str
     results: dict[str, Judged]
@@ -64,13 +65,17 @@ class Outcome:
 
     @property
     def predicted_us(self) -> float:
-        return sum(k.launch.predicted_us for k in self.kernels)
+        return sum(k.launch.predicted_us for k in self.kernels if not k.launch.once)
+
+    @property
+    def once_us(self) -> float:
+        return sum(k.launch.predicted_us for k in self.kernels if k.launch.once)
 
     def fields(self) -> dict[str, Any]:
         """The outcome as JSON values; what was not asked for has no key."""
         errors = {name: r.error._asdict() | {"tolerance": r.tolerance, "eager_relative": r.eager and r.eager.relative, "correct": r.right}
                   for name, r in self.results.items()}
-        timing = {"predicted_us": self.predicted_us, "device_us": self.device_us, "call_us": self.call_us}
+        timing = {"predicted_us": self.predicted_us, "once_us": self.once_us, "device_us": self.device_us, "call_us": self.call_us}
         return {"error": max((r.error.relative for r in self.results.values()), default=0.0), "errors": errors, "correct": self.correct,
                 "device": self.device, "kernels": [k.fields() for k in self.kernels], "timing": timing,
                 **({"bench": self.bench.fields()} if self.bench else {}),
@@ -228,7 +233,7 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
         reads = tuple(dict.fromkeys(name for name in x.arguments if name in held))
         roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
         buffers = *(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items()), *scratch
-        launches = (dataclasses.replace(x, early=False),)
+        launches = (dataclasses.replace(x, early=False, once=False),)
         by_itself = dataclasses.replace(plan, buffers=buffers, launches=launches, inputs=reads, outputs=written)
         run = Executable(by_itself, cubin, {})
         arguments = tuple(held[name] for name in reads)

@@ -107,6 +107,7 @@ def show(outcome: Outcome, out: Console) -> None:
                   f"(tolerance {result.tolerance:g})", markup=False, soft_wrap=True)
     out.print(table(outcome))
     total = f"device {outcome.device}: {options.kernels(outcome.kernels)}, predicted {outcome.predicted_us:.2f} µs"
+    total += options.once(outcome.once_us)
     if outcome.device_us is not None:
         total += f", measured {outcome.device_us:.2f} µs (cold L2, CUDA graph)"
     if outcome.call_us is not None:
@@ -147,7 +148,7 @@ def counters_table(outcome: Outcome) -> Table:
     for column in ("time", "predicted", "device memory", "predicted", "bandwidth", "occupancy", "L2"):
         shown.add_column(column, justify="right")
     shown.add_column("most warps wait for", overflow="fold")
-    for c, k in zip(outcome.counters, outcome.kernels, strict=False):
+    for c, k in zip(outcome.counters, (k for k in outcome.kernels if not k.launch.once), strict=False):
         x = k.launch
         shown.add_row(x.kernel, f"{c.us:.2f} µs", f"{x.predicted_us:.2f} µs", options.si(c.dram_bytes, "B"), options.si(x.bytes, "B"),
                       f"{c.dram_TBs:.2f} TB/s", f"{c.occupancy:.0f} %", options.si(c.l2_bytes, "B"), f"{c.stall} ({c.stalled:.1f})")

@@ -38,13 +38,14 @@ def of_kernel(program: Program, name: str, scheduled: Scheduled, everything: boo
     from emmy.tune.tasks import options as legal_rows
     from extract import hardware
 
-    kernel, chosen, extra = scheduled.kernel, scheduled.kernel.schedule, program.rules["tile"]
+    kernel, extra = scheduled.kernel, program.rules["tile"]
+    alone = kernel.schedule and kernel.schedule.replace(row=kernel.schedule.row.replace(place=""))
     known = program.evidence.of(scheduled.identity)
     rows = []
     for o in legal_rows(kernel, program.target, program.math, hardware.for_target(program.target), "", extra):
         m = known.get(o.row)
         rows.append({"row": o.row, "form": o.schedule.form, "predicted_us": o.seconds * 1e6, "measured_us": m and m.us,
-                     "status": m and m.status, "chosen": o.schedule == chosen})
+                     "status": m and m.status, "chosen": o.schedule == alone})
     rows.sort(key=lambda r: (r["status"] not in (None, "right"), r["measured_us"] is None, r["measured_us"] or r["predicted_us"]))
     listed = [r for k, r in enumerate(rows) if most is None or k < most or r["chosen"]]
     found = {"kernel": name, "identity": scheduled.identity, "signature": signature(kernel), "legal": len(rows), "rows": listed}

@@ -7,6 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from emmy.egraph.canonical import canonical, digest, spell
+from emmy.egraph.invariant import lasting
 from emmy.egraph.terms import Region, Term
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
@@ -24,6 +25,7 @@ from extract.partition import Kernel, Member, Problem
 HELD_BYTES = 128 << 10       # of a row, that a block holds from one pass to the next
 SCAN_TILE = 4096             # elements that a block scans and hands on the product of
 RENT = 4e-6, 4.0      # of a tensor between kernels: a launch's time on the host, and four times its traffic
+CALLS = 64            # in which a kernel that runs once for all is to pay for itself
 
 
 class Kept(NamedTuple):
@@ -50,13 +52,15 @@ class Outlined(NamedTuple):
     """A region with every tensor that may be kept, those the rules derived (named by their canonical body) included.
 
     A state of a twist is kept whole, each component a tensor at every point of the one with most axes, which stands for all: `beside` has
-    the others by its name.  One that lacks an axis lies there alike all along it."""
+    the others by its name.  One that lacks an axis lies there alike all along it.  `lasting`: the tensors that may stay from one call to
+    the next."""
 
     region: Region
     kept: dict[str, Kept]
     terms: dict[int, tuple[Term, ...]]
     tensors: dict[str, tile.Tensor]     # every tensor a kernel could read or write
     beside: dict[str, tuple[str, ...]]  # the other components of the state of a twist, by the one with most axes, which stands for all
+    lasting: frozenset[str]
 
     def stands(self, tensor: str) -> str:
         """The tensor that stands for a state, where `tensor` is another component of it; else itself."""
@@ -119,7 +123,9 @@ def outline(region: Region) -> Outlined:
     tensors = {i.name: tile.Tensor(i.name, i.dims, i.element) for i in region.program.inputs}
     shapes = {name: tuple(region.extents[a] for a in k.axes) for name, k in kept.items()} | shapes
     tensors |= {name: tile.Tensor(name, shapes[name], k.element) for name, k in kept.items()}
-    return Outlined(region, kept, terms, tensors, beside)
+    homes = {n: k.home for n, k in kept.items() if not any(n in (w, *others) for w, others in beside.items())}
+    sizes = {n: prod(t.shape) * t.element.bytes for n, t in tensors.items()}
+    return Outlined(region, kept, terms, tensors, beside, lasting(region, homes, sizes))
 
 
 def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
@@ -193,7 +199,7 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
     shapes = {n: outlined.tensors[n].shape for n in alone}
     beside = {n: tuple(outlined.kept[other].home for other in others) for n, others in outlined.beside.items()}
     return Problem(members, home, traffic, named, outputs, inputs, solid, gpu.launch_us * 1e-6, RENT, region.deps, region.extents,
-                   slot_seconds(gpu), shapes, beside, frozenset(region.copies))
+                   slot_seconds(gpu), shapes, beside, frozenset(region.copies), outlined.lasting, CALLS)
 
 
 def words(outlined: Outlined, c: int) -> int:

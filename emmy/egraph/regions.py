@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -36,14 +36,18 @@ class Use(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A part of a program, and everywhere it stands."""
+    """A part of a program, and everywhere it stands.  `weights`: its inputs that are weights wherever it stands; `passed`: its outputs that
+    are nowhere results of the program."""
 
     program: loop.Program
     uses: tuple[Use, ...]
+    weights: frozenset[str] = frozenset()
+    passed: frozenset[str] = frozenset()
 
 
-def cut(program: loop.Program) -> tuple[Stretch, ...]:
+def cut(program: loop.Program, weights: Collection[str] = ()) -> tuple[Stretch, ...]:
     """The program's distinct stretches, in the order of their first uses; the program itself, by its own names, if it has no repeats.
+    `weights`: the inputs that are the same at every call.
 
     Every definition is in one stretch of each place, but for those made of indices alone, which each stretch that reads them has, or
     dissolves if it reads them once."""
@@ -55,8 +59,14 @@ def cut(program: loop.Program) -> tuple[Stretch, ...]:
         for place, (part, names) in enumerate(made):
             uses.setdefault(part, []).append(Use(place, names))
         if sum(len(part.definitions) for part in uses) <= (1 - SHARE) * sum(len(part.definitions) for part, _ in made):
-            return tuple(Stretch(part, tuple(where)) for part, where in uses.items())
-    return (Stretch(program, (Use(0, {t.name: t.name for t in program.everything}),)),)
+            return tuple(_stretch(part, where, weights, sequence.results) for part, where in uses.items())
+    return (_stretch(program, [Use(0, {t.name: t.name for t in program.everything})], weights, sequence.results),)
+
+
+def _stretch(part: loop.Program, uses: Sequence[Use], weights: Collection[str], results: Collection[str]) -> Stretch:
+    fixed = frozenset(i.name for i in part.inputs if all(use.names[i.name] in weights for use in uses))
+    passed = frozenset(tensor for _, tensor in part.outputs if not any(use.names[tensor] in results for use in uses))
+    return Stretch(part, tuple(uses), fixed, passed)
 
 
 class _Sequence:

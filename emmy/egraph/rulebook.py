@@ -21,7 +21,8 @@ from emmy.errors import EmmyError
 MATH = {"exact": ("exact",), "fast": ("exact", "finite", "real"), "tf32": ("exact", "finite", "real", "approx")}   # what each --math admits
 ORDER = {
     "loop": ("syntax", "index", "fuse", "deps", "dtype", "normalize", "constants", "exponent", "algebra", "linear", "selection", "order",
-             "moments", "twist", "cut", "split", "widen", "merge", "layout", "states", "scan", "first"),
+             "moments", "twist", "cut", "split", "widen", "merge", "layout", "weights", "states", "scan",
+             "first"),
     "tile": ("syntax", "fold", "place", "rows", "window", "strip", "cluster", "scan", "atom", "stage", "tensor", "strategy",
              "wgmma", "prologue", "conv", "join", "wgmma_twist", "once", "cluster_sum", "live", "group"),
 }

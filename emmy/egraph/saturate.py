@@ -29,26 +29,26 @@ def output_axes(program: loop.Program) -> dict[str, tuple[int, ...]]:
 
 
 def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, str]] = (), budget: Budget = BUDGET,
-             traced: bool = False) -> Region:
+             traced: bool = False, weights: frozenset[str] = frozenset()) -> Region:
     """The saturated region of `program` under the rule classes of `math`, with `extra` rule files (name, text) after the house's.
-    A `traced` region also has the provenance of its members.
+    A `traced` region also has the provenance of its members.  `weights`: the inputs that are the same at every call.
 
     Where a phase ends by its budget, what has been found by then is sound, if less than all; an EmmyWarning names the rule that spent
     most of it.  Phases that instantiate values end by themselves under the house's rules, so there it is a further rule that is named,
     and left out: without those phases nothing is found.  Rounds bound the depth of rewriting: their end is told only where a further rule
     grew most."""
     extra = tuple(extra)
-    done = run(program, math, extra, budget, traced=traced)
+    done = run(program, math, extra, budget, traced=traced, weights=weights)
     if not done.over:
-        return decode(done.graph, program, output_axes(program), "real" in math_classes(math))
+        return decode(done.graph, program, output_axes(program), "real" in math_classes(math), weights)
     overrun, *others = done.over.values()
-    mine, own = further(extra), run(program, math, extra, budget, apart=True).rules
+    mine, own = further(extra), run(program, math, extra, budget, apart=True, weights=weights).rules
     if overrun.phase in INSTANTIATING:
         overrun = overrun.blamed({key: spent for key, spent in own.items() if key[1] in mine})._replace(left_out=True)
-        region = saturate(program, math, [without(overrun.rule, *file) for file in extra], budget, traced)
+        region = saturate(program, math, [without(overrun.rule, *file) for file in extra], budget, traced, weights)
     else:
         overrun = overrun.blamed(own)
-        region = decode(done.graph, program, output_axes(program), "real" in math_classes(math))
+        region = decode(done.graph, program, output_axes(program), "real" in math_classes(math), weights)
     if overrun.short == "rounds" and overrun.rule not in mine:
         return region
     warnings.warn(EmmyWarning(str(overrun)), stacklevel=2)
@@ -61,11 +61,11 @@ def further(extra: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def run(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, str]] = (), budget: Budget = BUDGET,
-        apart: bool = False, traced: bool = False) -> Runner:
+        apart: bool = False, traced: bool = False, weights: frozenset[str] = frozenset()) -> Runner:
     """The graph of `program` run through all phases, with the account of it; by rule, and slower, if rules are to run `apart`."""
     extra = tuple(extra)
     graph = EGraph("loop", extra, apart, traced)
-    graph.run(encode(program, output_axes(program)), "<program>")
+    graph.run(encode(program, output_axes(program), weights), "<program>")
     runner = Runner(graph, math_classes(math), budget, set(INSTANTIATING) - set(further(extra).values()))
     once, phase = runner.once, runner.phase
 

@@ -23,8 +23,8 @@ from emmy.ir.node import IRError
 SCALED: dict[str, Callable[[Ix, int], Ix]] = {"IndexMul": ix.IxMul, "IndexDiv": ix.IxDiv, "IndexMod": ix.IxMod}
 
 
-def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> str:
-    """Facts and terms of a region: extents, definitions, and each definition's element at its output axes."""
+def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]], weights: frozenset[str] = frozenset()) -> str:
+    """Facts and terms of a region: extents, weights, definitions, and each definition's element at its output axes."""
     inputs = {i.name for i in program.inputs}
     lines = [f"(set (Extent {a}) {n})" for a, n in program.axes]
     extents = {(a, d.shape[k]) for d in program.definitions for k, a in enumerate(output_axes[d.name])}
@@ -37,6 +37,7 @@ def encode(program: loop.Program, output_axes: dict[str, tuple[int, ...]]) -> st
     lines += sorted(f'(set (Exact "{c.element}" {_signed(c.bits)}) {rational(x)})' for c in constants if (x := exactly(c)) is not None)
     lines += [f'(set (Stored "{t.name}") "{t.element.compute}")' for t in program.everything]
     lines += [f'(Half "{t.name}")' for t in program.everything if t.element is not t.element.compute]
+    lines += [f'(Weight "{name}")' for name in sorted(weights)]
     lines += [f'(set (Definition "{d.name}") {body(d.body, inputs)})' for d in program.definitions]
     lines += [f'(Tensor "{d.name}" {point(map(ix.Ax, output_axes[d.name]), inputs)})' for d in program.definitions]
     return "\n".join(lines)
@@ -210,6 +211,8 @@ class Region(NamedTuple):
     copies: dict[str, Copy] = {}    # of inputs that kernels may read in their place, by name
     over: tuple[Overrun, ...] = ()  # phases that ended by their budget
     provenance: provenance.Provenance | None = None     # of a traced graph
+    weights: frozenset[str] = frozenset()       # inputs that are the same at every call
+    passed: frozenset[str] = frozenset()        # outputs that are no results of the whole program
 
     def elements(self) -> dict[str, DType]:
         return {t.name: t.element for t in self.program.everything}
@@ -257,7 +260,8 @@ class Tables:
         return term._replace(kids=(*term.kids, *term.indexed))
 
 
-def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]], real: bool) -> Region:
+def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[int, ...]], real: bool,
+           weights: frozenset[str] = frozenset()) -> Region:
     """The classes of sort Value of a saturated graph."""
     tables = Tables(graph)
     i64, rows, key = tables.engine.value_to_i64, tables.rows, tables.key
@@ -292,7 +296,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         states.setdefault(tuple(state), set()).add(key(component))
     together = tuple(sorted(map(frozenset, states.values()), key=sorted))
     return Region(program, extents, output_axes, ordered, deps, home, keepable, together, read, rounded, dict(graph.fired), real,
-                  copies(tables), provenance=provenance.read(graph, tables) if graph.traced else None)
+                  copies(tables), provenance=provenance.read(graph, tables) if graph.traced else None, weights=weights)
 
 
 def copies(tables: Tables) -> dict[str, Copy]:

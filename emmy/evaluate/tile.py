@@ -6,7 +6,7 @@ point of the kernel's axes.  A schedule row places the work and does not change 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from emmy.errors import EmmyError
 from emmy.evaluate.loop import bound
@@ -19,14 +19,22 @@ from emmy.ir.loop_ir import IxOf, Value
 
 
 def evaluate_tile(program: tile.Program, arrays: Mapping[str, Array]) -> list[Array]:
-    """The program's outputs; every tensor a kernel writes is rounded to its stored dtype.  `arrays`: the inputs by name."""
+    """The program's outputs; every tensor a kernel writes is rounded to its stored dtype.  `arrays`: the inputs by name, and what kernels
+    write that are not to be run."""
     for name in program.inputs:
         if name not in arrays:
             raise EmmyError(f"no value for {name!r}", f"pass an array for each of {', '.join(program.inputs)}")
-    tensors = {name: arrays[name] for name in program.inputs}
-    for kernel in program.kernels:
-        tensors |= zip((o.name for o in kernel.outputs), evaluate_kernel(kernel, tensors), strict=True)
+    tensors = evaluate_kernels(program.kernels, arrays)
     return [tensors[name] for _, name in program.outputs]
+
+
+def evaluate_kernels(kernels: Iterable[tile.Kernel], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """`arrays`, and what kernels write of which it has not all."""
+    tensors = dict(arrays)
+    for kernel in kernels:
+        if any(o.name not in tensors for o in kernel.outputs):
+            tensors |= zip((o.name for o in kernel.outputs), evaluate_kernel(kernel, tensors), strict=True)
+    return tensors
 
 
 def evaluate_kernel(kernel: tile.Kernel, tensors: Mapping[str, Array]) -> tuple[Array, ...]:

@@ -79,7 +79,7 @@ class Tensor(Node):
 
 class Row(Node):
     """A schedule row.  Empty fields are not printed; `print ∘ parse` is the identity.  PLACE=beside: the kernel's blocks lie beside those
-    of the kernel before it, in one launch."""
+    of the kernel before it, in one launch.  PLACE=once: the kernel is launched once for all calls, before them."""
 
     work: str = ""
     tile: str = ""
@@ -184,7 +184,7 @@ class Program(Node):
     outputs: tuple[tuple[str, str], ...]
 
 
-BESIDE = "beside"
+BESIDE, ONCE = "beside", "once"
 
 
 def launches(kernels: Sequence[Kernel]) -> tuple[tuple[Kernel, ...], ...]:
@@ -201,6 +201,11 @@ def launches(kernels: Sequence[Kernel]) -> tuple[tuple[Kernel, ...], ...]:
             raise IRError(f"{k.name} reads {waits}, which {written[waits]} writes: they cannot lie beside each other")
         found[-1] += (k,)
     return tuple(found)
+
+
+def is_once(kernel: Kernel) -> bool:
+    """Whether a kernel is launched once for all calls."""
+    return kernel.schedule is not None and kernel.schedule.row.place == ONCE
 
 
 def arguments(kernels: Sequence[Kernel]) -> tuple[str, ...]:

@@ -28,8 +28,10 @@ def assemble(program: Program) -> Plan:
                 buffers.append(Buffer(name, read[name].element, read[name].dims, role))    # type: ignore[arg-type]
             elif role == "input":
                 buffers.append(unread(name, program))
+    held = {t.name for k in choice.program.kernels if tile.is_once(k) for t in k.outputs}
+    held &= {t.name for k in choice.program.kernels if not tile.is_once(k) for t in k.tensors}
     for t in produced:
-        kind: Role = "output" if t.name in results else "workspace"
+        kind: Role = "output" if t.name in results else "held" if t.name in held else "workspace"
         buffers.append(Buffer(t.name, t.element, t.shape, kind))
     functions = {kernel.name: kernel for kernel in program.kernels}
     launches = tuple(launch(functions[tile.launch_name(kernels)], kernels, "+".join(choice.scheduled[k.name].identity for k in kernels),
@@ -53,7 +55,7 @@ def launch(function: Kernel, kernels: tuple[tile.Kernel, ...], identity: str, se
     arguments = *tile.arguments(kernels), *(b.name for b in scratch(function))
     moved, work = sum(Census(k).dram for k in kernels) - read_again(kernels), sum(map(operations, kernels))
     return Launch(function.name, arguments, function.grid, function.block, function.dynamic_shared_bytes, identity, rows, int(moved),
-                  float(work), seconds * 1e6, maps(function, arguments), early)
+                  float(work), seconds * 1e6, maps(function, arguments), early, tile.is_once(kernels[0]))
 
 
 def alone(kernel: Kernel, tiled: tile.Kernel, identity: str, seconds: float, target: str, math: str, source: str) -> Plan:

@@ -54,9 +54,9 @@ def floor_us(plan: Plan, rates: Rates) -> float:
         half = any(elements[a].compute is not elements[a] for a in x.arguments)
         return x.flops / (rates.bf16_TFLOPs if half else rates.bf16_TFLOPs / 2 if plan.math == "tf32" else rates.fp32_TFLOPs) / 1e6
 
-    moved = sum(x.bytes for x in plan.launches)
+    moved = sum(x.bytes for x in plan.calls)
     compulsory = sum(prod(b.shape) * b.element.bytes for b in plan.of("input", "weight", "constant", "output"))
-    return max(min(moved or compulsory, compulsory) / rates.copy_TBs / 1e6, sum(map(work_us, plan.launches)))
+    return max(min(moved or compulsory, compulsory) / rates.copy_TBs / 1e6, sum(map(work_us, plan.calls)))
 
 
 @contextlib.contextmanager

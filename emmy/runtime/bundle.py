@@ -26,7 +26,7 @@ from emmy.runtime.archive import array_of, npy
 from emmy.runtime.arrays import element_of, to_torch
 from emmy.runtime.plan import Launch, Plan
 
-FORMAT = 3
+FORMAT = 4
 ARRAY_LIMIT = 8 << 20  # bytes of arrays above which a bundle with a recipe stores the recipe alone
 GROUPS = ("weights", "inputs", "references")
 Arrays = dict[str, Any]

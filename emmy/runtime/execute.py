@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from emmy.errors import EmmyError
+from emmy.ir import tile_ir as tile
 from emmy.runtime.arrays import to_numpy, to_torch
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def execute(program: Program, tensors: Sequence[Any]) -> Any:
     ordered = given(program.captured, tensors)
     for name, x in zip(plan.inputs, ordered, strict=True):
         check(plan.buffer(name), x)
-    arrays = on_numpy(program, arguments(program, ordered))
+    arrays = on_numpy(program, arguments(program, ordered) | held(program, ordered))
     results = tuple(to_torch(arrays[name], plan.buffer(name).element, "cpu").reshape(plan.buffer(name).shape) for name in plan.outputs)
     return returned(program.captured, results, tensors)
 
@@ -94,8 +95,30 @@ def arguments(program: Program, tensors: Sequence[Any] | None = None) -> Arrays:
     return {name: to_numpy(x) for name, x in {**captured.weights, **captured.constants, **given}.items()}
 
 
+def held(program: Program, tensors: Sequence[Any]) -> Arrays:
+    """What the kernels write that run once for all calls, kept with the program until a weight that they read, or one of the arguments
+    `tensors`, lies elsewhere or is written to."""
+    once = [k for k in program.tile.kernels if tile.is_once(k)]
+    if not once:
+        return {}
+    from emmy.evaluate.tile import evaluate_kernels
+    from emmy.runtime.launch import state
+
+    captured = program.captured
+    given = {**captured.weights, **captured.constants, **dict(zip(captured.inputs, tensors, strict=True))}
+    read = {t.name: given[t.name] for k in once for t in k.tensors if t.name in given}
+    made_of = state([*read.values()])
+    known, arrays, _ = vars(program).get("held", (None, {}, ()))
+    if made_of is None or made_of != known:
+        made = evaluate_kernels(once, {name: to_numpy(x) for name, x in read.items()})
+        arrays = {name: x for name, x in made.items() if name not in read}
+        # what they were is kept, so that no other tensor comes to lie there
+        vars(program)["held"] = made_of, arrays, [x.detach() for x in read.values()]
+    return dict(arrays)
+
+
 def on_numpy(program: Program, arrays: Arrays) -> Arrays:
-    """Every result by its tensor's name, by evaluating the Tile IR."""
+    """Every result by its tensor's name, by evaluating the Tile IR; what of it is among `arrays` is not evaluated."""
     from emmy.evaluate.tile import evaluate_tile
 
     return dict(zip(program.plan.outputs, evaluate_tile(program.tile, arrays), strict=True))
@@ -108,7 +131,7 @@ def on_simulator(program: Program, arrays: Arrays, launches: Iterable[Launch] | 
     memory = {name: x.reshape(-1).copy() for name, x in arrays.items()}
     plan = program.plan
     kernels = {k.name: k for k in program.kernels}
-    for b in plan.of("output", "workspace"):
+    for b in plan.of("output", "workspace", "held"):
         memory[b.name] = np.zeros(prod(b.shape), b.element.numpy)
     for x in launches if launches is not None else plan.launches:
         kernel = kernels[x.kernel]
@@ -130,5 +153,5 @@ def on_gpu(program: Program) -> Callable[..., Any]:
         def call(*tensors: Any) -> Any:
             return returned(captured, run(*given(captured, tensors)), tensors)
 
-    vars(program)["on_gpu"] = call
+    vars(program)["on_gpu"], vars(program)["executable"] = call, run
     return call

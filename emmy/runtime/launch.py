@@ -1,6 +1,7 @@
 """Running a launch plan on a GPU: torch tensors in, torch tensors out, pointers passed without copies.
 
-What does not change from call to call is prepared once: the module is loaded, weights lie on the device, workspaces
+What does not change from call to call is prepared once: the module is loaded, weights lie on the device, and beside
+them what launches make of weights alone, which are done again only where torch counts a write to such a weight; workspaces
 share one arena, and each launch holds the addresses of its parameters, which point into one table of device pointers and
 to its tensor maps.  A call checks its tensors, writes their pointers into the table, points maps of inputs and outputs
 to them and launches.  CUDA copies parameters at launch, so the table is free again at once and a call can be captured
@@ -20,7 +21,7 @@ from emmy.errors import EmmyError
 from emmy.ir.kernel_ir import TensorMap
 from emmy.runtime.arrays import to_torch
 from emmy.runtime.driver import CudaDriver, Driver, Pointers
-from emmy.runtime.plan import Buffer, Launch, Plan, workspace_offsets
+from emmy.runtime.plan import Buffer, Launch, Plan, held_offsets, workspace_offsets
 from emmy.runtime.tensor_map import HostMap
 
 VECTOR = 16  # bytes: the widest access a kernel makes, hence the alignment it relies on
@@ -67,10 +68,12 @@ class Executable:
 
         self._torch, self._lock, self._graphs = torch, threading.Lock(), dict[bytes, Any]()
         self._quickly: Callable[..., Any] = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", self._made)
-        offsets, size = workspace_offsets(plan)
-        self._arena = torch.empty(size, dtype=torch.uint8, device=self.device)
         self._weights = {b.name: self._weight(b, weights) for b in plan.of("weight", "constant")}
-        pointers = {name: self._arena.data_ptr() + at for name, at in offsets.items()} | {n: w.data_ptr() for n, w in self._weights.items()}
+        pointers = {n: w.data_ptr() for n, w in self._weights.items()}
+        (of_arena, size), (of_held, kept) = workspace_offsets(plan), held_offsets(plan)
+        self._arena, self._held = (torch.empty(n, dtype=torch.uint8, device=self.device) for n in (size, kept))
+        pointers |= {name: self._arena.data_ptr() + at for name, at in of_arena.items()}
+        pointers |= {name: self._held.data_ptr() + at for name, at in of_held.items()}
         self._table = (ctypes.c_uint64 * max(1, len(plan.buffers)))(*(pointers.get(b.name, 0) for b in plan.buffers))
         if driver is None:
             torch.cuda.synchronize(self.device)  # the weights have arrived, whatever stream the first call is on
@@ -96,13 +99,23 @@ class Executable:
 
         able = self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) >= (9, 0)
         early = [able and x.early and cleared.keys().isdisjoint(x.arguments) for x in plan.launches]     # clearing waits for what is ahead
+        first = len(plan.launches) - len(plan.calls)
+        read = dict.fromkeys(a for x in plan.launches[:first] for a in x.arguments)
+        self._sources = [w for name, w in self._weights.items() if name in read]      # what is held is made of these, and of these inputs
+        self._steady = [k for k, name in enumerate(plan.inputs) if name in read]
+        self._made_of: tuple[Any, Sequence[Any]] = None, ()     # their state when it was, and the inputs that they were
         here = driver.enter()
         try:
-            self._launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), begins)
-                                   for x, begins in zip(plan.launches, early, strict=True))
+            launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), begins)
+                             for x, begins in zip(plan.launches, early, strict=True))
+            self._once, self._launches = launches[:first], launches[first:]
+            if self._once and not self._steady:
+                self._hold(driver, driver.stream(), ())
         finally:
             if not here:
                 driver.leave()
+        if self._once and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)     # what is held is there, whatever stream the first call is on
         self._alike: Callable[..., bool] = _no
 
     def _made(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
@@ -152,6 +165,8 @@ class Executable:
                                             "Pass a tensor from torch.empty.")
                 for host, place in self._moving:
                     host.point(table[place])
+                if self._once:
+                    self._hold(driver, driver.stream(), tensors)
                 self._launch(driver, driver.stream())
             finally:
                 if not here:
@@ -193,6 +208,16 @@ class Executable:
             table[place] = pointer
         return copies
 
+    def _hold(self, driver: Driver, stream: int, tensors: Sequence[Any]) -> None:
+        """Do the launches that are done once, unless the weights that they read, and the inputs, are where they were and nothing has been
+        written to them since.  Of a graph that is being captured they are a part, and are done again outside of it."""
+        inputs = [tensors[k] for k in self._steady]
+        if (made_of := state(self._sources + inputs)) is None or made_of != self._made_of[0]:
+            for prepared in self._once:
+                driver.launch(prepared, stream)
+            # what the inputs were is kept, so that no other tensor comes to lie there
+            self._made_of = None if driver.capturing() else made_of, [x.detach() for x in inputs]
+
     def _launch(self, driver: Driver, stream: int) -> None:
         """Do the launches on what the table names: one by one, or as a graph where the same has been asked before."""
         if len(self._launches) > 1 and not driver.capturing():
@@ -206,9 +231,15 @@ class Executable:
         for prepared in self._launches:
             driver.launch(prepared, stream)
 
+    def renew(self) -> None:
+        """Make what is held anew at the next call: after writes to weights that torch does not count."""
+        self._made_of = None, ()
+
     def poisoned(self) -> tuple[Any, ...]:
-        """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike."""
-        self._arena.fill_(255)
+        """Outputs for `out=` that hold NaN or -1 everywhere; workspaces are filled alike, and so is what is held, to be made again."""
+        for memory in (self._arena, self._held):
+            memory.fill_(255)
+        self.renew()
         torch, device = self._torch, self.device
         fill = [float("nan") if s.dtype.is_floating_point else -1 for s in self._outputs]
         return tuple(torch.full(s.shape, v, dtype=s.dtype, device=device) for s, v in zip(self._outputs, fill, strict=True))
@@ -216,6 +247,15 @@ class Executable:
 
 def _no(*tensors: Any) -> bool:
     return False
+
+
+def state(tensors: Sequence[Any]) -> list[tuple[int, int]] | None:
+    """Where each tensor lies, and how often it has been written to in place by torch's count; None where torch does not count for one,
+    made in inference mode."""
+    try:
+        return [(x.data_ptr(), x._version) for x in tensors]
+    except RuntimeError:
+        return None
 
 
 def alike(tensors: Sequence[Any]) -> Callable[..., bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, Literal
 
@@ -17,14 +18,15 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import TensorMap, Windows
 from emmy.ir.node import IRError
 
-Role = Literal["input", "weight", "constant", "workspace", "scratch", "output"]
-ROLES: tuple[Role, ...] = ("input", "weight", "constant", "workspace", "scratch", "output")
+Role = Literal["input", "weight", "constant", "held", "workspace", "scratch", "output"]
+ROLES: tuple[Role, ...] = ("input", "weight", "constant", "held", "workspace", "scratch", "output")
 ALIGNMENT = 256  # bytes: what a CUDA allocation guarantees, and more than any vector access needs
 
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A contiguous tensor in device memory.  Scratch is filled with zeros before each launch that has it."""
+    """A contiguous tensor in device memory.  Scratch is filled with zeros before each launch that has it; what is held is written by
+    launches that are done once, and stays."""
 
     name: str
     element: DType
@@ -39,7 +41,8 @@ class Buffer:
 @dataclasses.dataclass(frozen=True)
 class Launch:
     """One kernel launch.  `arguments` are buffer names in parameter order, followed by `maps`, each of a buffer of the plan;
-    `shared_bytes` is the dynamic part only.  An `early` one begins while those ahead of it end, and waits for them itself.
+    `shared_bytes` is the dynamic part only.  An `early` one begins while those ahead of it end, and waits for them itself.  One that is
+    done `once` reads weights, or inputs that are the same at most calls, and what such launches write: it is part of no call.
 
     `identity` is the digest that the kernel's measurements are filed under, `row` its schedule.  `bytes` is the traffic to
     device memory, `flops` the work in fp32 operations, `predicted_us` what the cost model expects."""
@@ -56,6 +59,7 @@ class Launch:
     predicted_us: float = 0.0
     maps: tuple[TensorMap, ...] = ()
     early: bool = False
+    once: bool = False
 
     def fields(self) -> dict[str, Any]:
         """The launch as JSON values."""
@@ -69,7 +73,8 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A compiled program.  `inputs` in call order, `outputs` in return order (one buffer may be returned twice).
+    """A compiled program.  `inputs` in call order, `outputs` in return order (one buffer may be returned twice).  Launches that are done
+    once come first; `calls` are the others.
 
     `source` is the CUDA text of every kernel, `target` such as "sm_90a", `math` "exact", "fast" or "tf32".  IRError if malformed."""
 
@@ -91,6 +96,11 @@ class Plan:
             if b.name == name:
                 return b
         raise IRError(f"plan {self.name} has no buffer {name!r}; it has {', '.join(b.name for b in self.buffers)}")
+
+    @property
+    def calls(self) -> tuple[Launch, ...]:
+        """The launches of each call."""
+        return tuple(x for x in self.launches if not x.once)
 
     def of(self, *roles: Role) -> tuple[Buffer, ...]:
         """The buffers with one of those roles, in the plan's order."""
@@ -154,10 +164,23 @@ def verify(plan: Plan) -> None:
             if m.buffer not in x.arguments or of.element is not m.element.stored or prod(of.shape) < m.reach:
                 raise IRError(f"plan {plan.name}: launch of {x.kernel} maps {m.buffer} as {m.element}{list(m.shape)}; "
                               f"it is {of.element}{list(of.shape)}, and has to be an argument too")
-        if x.early and x is plan.launches[0]:
+        if x.early and (x.once or x is plan.calls[0]):
             raise IRError(f"plan {plan.name}: launch of {x.kernel} is early, and none is ahead of it")
+        if x.once and (other := next((a for a in x.arguments if roles[a] == "output"), None)):
+            raise IRError(f"plan {plan.name}: launch of {x.kernel} is done once, and {other} is another tensor at each call")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")
+
+
+    if any(later.once and not x.once for x, later in pairwise(plan.launches)):
+        raise IRError(f"plan {plan.name}: launches that are done once come before the others")
+
+
+def held_offsets(plan: Plan) -> tuple[dict[str, int], int]:
+    """Where each tensor that is held lies (bytes from the start of their memory), and how many bytes they take."""
+    held = plan.of("held")
+    ends = list(accumulate((-(-b.bytes // ALIGNMENT) * ALIGNMENT for b in held), initial=0))
+    return dict(zip((b.name for b in held), ends, strict=False)), ends[-1]
 
 
 def workspace_offsets(plan: Plan) -> tuple[dict[str, int], int]:

@@ -89,7 +89,8 @@ class Ledger:
         p = self.problem
         if keep:
             fixed, share = p.rent
-            other, rent = p._replace(outputs=(*p.outputs, tensor)), fixed + share * p.traffic[tensor]
+            rent = (fixed + share * p.traffic[tensor]) / (p.calls if tensor in p.lasting else 1)
+            other = p._replace(outputs=(*p.outputs, tensor))
         else:
             home, named = {t: c for t, c in p.home.items() if t != tensor}, tuple(t for t in p.named if t != tensor)
             members = {c: tuple(m for m in ms if m.tensor != tensor) for c, ms in p.members.items()}

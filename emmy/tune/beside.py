@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from math import prod
 from typing import NamedTuple
@@ -27,11 +27,13 @@ class Part(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Kernels of one launch, by number, with the schedule of each (none where it is launched alone) and the seconds predicted."""
+    """Kernels of one launch, by number, with the schedule of each (none where it is launched alone) and the seconds predicted; whether it
+    is done once for all calls."""
 
     kernels: tuple[int, ...]
     schedules: tuple[tile.Schedule, ...]
     seconds: float
+    once: bool = False
 
 
 class Launcher:
@@ -98,6 +100,16 @@ class Launcher:
             graph.run("\n".join([*facts, f"(run-schedule (saturate {graph.phase('strategy')}))"]), "<launches>")
             return frozenset(graph.engine.value_to_i64(r.inputs[0]) for r in graph.engine.freeze().functions["Early"].rows)
 
+    def once(self, kernels: Sequence[tile.Kernel], weights: frozenset[str], lasting: frozenset[str]) -> frozenset[int]:
+        """Which kernels, by number, rules let run once for all calls: of `weights`, and of what such write; `lasting`: what may stay."""
+        if not weights:
+            return frozenset()
+        facts = [f"(set (Unchanging) {_names(weights)})", f"(set (Holdable) {_names(lasting)})"]
+        facts += [f"(Uses {n} {_names(t.name for t in k.tensors)} {_names(t.name for t in k.outputs)})" for n, k in enumerate(kernels)]
+        with scope("tile", [hardware_rules(self.target), *self.extra]) as graph:
+            graph.run("\n".join([*facts, f"(run-schedule (saturate {graph.phase('strategy')}))"]), "<launches>")
+            return frozenset(graph.engine.value_to_i64(r.inputs[0]) for r in graph.engine.freeze().functions["Hoisted"].rows)
+
     def admitted(self, parts: Sequence[Mapping[int, Part]]) -> frozenset[tuple[int, int, int]]:
         """The pairs of kernels, with numbers of threads, that rules let share a launch."""
         facts = [f'(Part {n} {t} {part.features.shared_bytes} {part.features.registers} "{staged_by(part.schedule.row)}")'
@@ -107,6 +119,11 @@ class Launcher:
             rows = graph.engine.freeze().functions["Beside"].rows
             p, q, t = ([graph.engine.value_to_i64(r.inputs[k]) for r in rows] for k in range(3))
             return frozenset(zip(p, q, t, strict=True))
+
+
+def _names(tensors: Iterable[str]) -> str:
+    """A set of tensors as egglog text."""
+    return f"(set-of {' '.join(f'"{name}"' for name in sorted(tensors))})"
 
 
 def staged_by(row: tile.Row) -> str:

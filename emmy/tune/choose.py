@@ -41,7 +41,7 @@ class Choice(NamedTuple):
 
     Kernels of one name are one function: they differ by the tensors they are called on.  `extracted` says of each stretch of the program
     where its kernels lie in the e-graph; `beside` has the seconds predicted of each launch of several kernels, by its name; `early` tells
-    which launches, by number, begin while those ahead of them end."""
+    which launches, by number, begin while those ahead of them end.  Kernels that run once for all calls come first."""
 
     program: tile.Program
     scheduled: dict[str, Scheduled]
@@ -60,8 +60,13 @@ class Choice(NamedTuple):
 
     @property
     def predicted(self) -> float:
-        """The seconds of all launches."""
-        return sum(map(self.seconds, self.launches))
+        """The seconds of the launches of a call."""
+        return sum(self.seconds(launch) for launch in self.launches if not tile.is_once(launch[0]))
+
+    @property
+    def once(self) -> float:
+        """The seconds of the launches that are done once for all calls."""
+        return sum(self.seconds(launch) for launch in self.launches if tile.is_once(launch[0]))
 
     @property
     def outlined(self) -> Outlined:
@@ -163,15 +168,17 @@ class Rows:
         calls = [self.call(outlined, kernel) for kernel in solution.kernels]
         alone = [self.found[call.identity].seconds for call in calls]
         wanted = pinning.parse(pins)
+        kernels = [loop_to_tile.called(self.found[c.identity].kernel, c.identity, c.reads, c.outputs) for c in calls]
+        once = self.launcher.once(kernels, outlined.region.weights, outlined.lasting)
         if tile.parse_row(wanted.everywhere).place == ALONE:
             launches = [Launch((n,), (), s) for n, s in enumerate(alone)]
         else:
             writer = {w: n for n, k in enumerate(solution.kernels) for w in k.writes}
             waits = [frozenset(writer[r] for r in k.reads) for k in solution.kernels]
-            kernels = [loop_to_tile.called(self.found[c.identity].kernel, c.identity, c.reads, c.outputs) for c in calls]
             named = [[*names(self.found[c.identity]), *(t.name for t in c.outputs)] for c in calls]
             apart = frozenset(n for n, of in enumerate(named) if wanted.at(of)[0])      # what is pinned there is a row of its own
-            launches = self.launcher.launches(kernels, alone, waits, wanted.everywhere, apart)
+            launches = self.launcher.launches(kernels, alone, waits, wanted.everywhere, apart | once)
+        launches = [launch._replace(once=not once.isdisjoint(launch.kernels)) for launch in launches]
         order = [n for launch in launches for n in launch.kernels]
         weight = solution.seconds + sum(launch.seconds for launch in launches) - sum(alone)
         return weight, Extracted(outlined, tuple(solution.kernels[n] for n in order), tuple(calls[n] for n in order), tuple(launches))
@@ -187,6 +194,7 @@ class Rows:
         if pins:
             written = ((call.identity, of.get(t.name, t.name)) for of, one in uses.values() for call in one.calls for t in call.outputs)
             chosen = self.pinned(chosen, pins, written)
+        ahead: list[tile.Kernel] = []       # of all calls
         kernels: list[tile.Kernel] = []
         scheduled: dict[str, Scheduled] = {}
         shared: dict[str, float] = {}
@@ -203,11 +211,11 @@ class Rows:
                     scheduled.setdefault(s.kernel.name, s._replace(kernel=made[-1]))
                 if len(made) > 1:
                     shared[tile.launch_name(made)] = launch.seconds
-                kernels += made
-        whole = tile.Program(tuple(i.name for i in program.inputs), tuple(kernels), program.outputs)
+                (ahead if launch.once else kernels).extend(made)
+        whole = tile.Program(tuple(i.name for i in program.inputs), (*ahead, *kernels), program.outputs)
         alone = tile.parse_row(pinning.parse(pins).everywhere).place == ALONE
-        early = frozenset[int]() if alone else self.launcher.early(len(launched(kernels)))
-        return Choice(whole, scheduled, picked, shared, early)
+        early = () if alone else self.launcher.early(len(launched(kernels)))
+        return Choice(whole, scheduled, picked, shared, frozenset(len(launched(ahead)) + n for n in early))
 
     def call(self, outlined: Outlined, kernel: partition.Kernel) -> Call:
         """A kernel of a region as a call of what `found` then has by its identity."""
@@ -278,5 +286,5 @@ def placed(best: Scheduled, launch: Launch, number: int) -> Scheduled:
     schedule = launch.schedules[number] if launch.schedules else alone
     assert schedule is not None
     name = f"{schedule.form}_{best.identity}" + (f"_t{schedule.row.threads}" if schedule != alone else "")
-    row = schedule.row.replace(place=tile.BESIDE) if number else schedule.row
+    row = schedule.row.replace(place=tile.ONCE if launch.once else tile.BESIDE) if number or launch.once else schedule.row
     return best._replace(kernel=best.kernel.replace(name=name, schedule=schedule.replace(row=row)))

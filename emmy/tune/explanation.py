@@ -19,7 +19,7 @@ Costs = Mapping[str, float | None]      # seconds of the kernel of each tensor t
 class Explanation(NamedTuple):
     """Of one region.  `costs`: of the program as written and after each step; `alternatives`: the tensors that could be kept or fused
     instead, the chosen program being weighed at `weighed` seconds; `kernels`: those chosen, by the tensors
-    that each writes, in launch order, and the `forms` that each could take."""
+    that each writes, in launch order, and the `forms` that each could take; `once`: those that run once for all calls."""
 
     forest: Forest
     derivation: Derivation
@@ -30,11 +30,12 @@ class Explanation(NamedTuple):
     kernels: Mapping[tuple[str, ...], Scheduled]
     forms: Mapping[tuple[str, ...], list[FormOf]]
     launches: tuple[tuple[tuple[tuple[str, ...], ...], float], ...]
+    once: frozenset[tuple[str, ...]] = frozenset()
 
     @property
     def predicted(self) -> float:
-        """The seconds of all launches."""
-        return sum(seconds for _, seconds in self.launches)
+        """The seconds of the launches of a call."""
+        return sum(seconds for kernels, seconds in self.launches if self.once.isdisjoint(kernels))
 
 
 def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explanation:
@@ -53,4 +54,5 @@ def explain(region: Region, rows: Rows, pins: str = "", most: int = 8) -> Explan
     alternatives = tuple(map(ledger.alternative, asked[:most]))
     writes = iter(k.writes for k in ledger.chosen.kernels)
     launches = tuple((tuple(islice(writes, len(launch.kernels))), launch.seconds) for launch in ledger.chosen.launches)
-    return Explanation(forest, found, costs, ledger.weighed, alternatives, len(asked[most:]), chosen, forms, launches)
+    once = frozenset(w for (of, _), launch in zip(launches, ledger.chosen.launches, strict=True) if launch.once for w in of)
+    return Explanation(forest, found, costs, ledger.weighed, alternatives, len(asked[most:]), chosen, forms, launches, once)

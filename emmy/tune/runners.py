@@ -25,18 +25,18 @@ def kind(schedule: tile.Schedule) -> str:
 
 def runners_up(program: Program, most: int, distinct: bool = False) -> tuple[tuple[Kernel, ...], tuple[tuple[Launch, ...], ...]]:
     """The functions of up to `most` rows a kernel, or of the best of each kind (`distinct`), and, for each launch of the program's plan,
-    what may stand in its place; nothing for a launch of several kernels."""
+    what may stand in its place; nothing for a launch of several kernels, or of one that runs once for all calls."""
     gpu, choice, buffers = hardware.for_target(program.target), program.choice, {b.name for b in program.plan.buffers}
     functions: dict[str, Kernel] = {}
     others: dict[str, list[Option]] = {}
     found: list[tuple[Launch, ...]] = []
     for kernels in choice.launches:
         made: list[Launch] = []
-        if len(kernels) == 1:
+        if len(kernels) == 1 and not tile.is_once(kernels[0]):
             kernel, identity = kernels[0], choice.scheduled[kernels[0].name].identity
             if kernel.name not in others:
                 legal = options(kernel, program.target, program.math, gpu, "", program.rules["tile"])
-                rest = [o for o in legal if kernel.schedule is None or o.row != str(kernel.schedule.row)]
+                rest = [o for o in legal if kernel.schedule is None or o.schedule.row != kernel.schedule.row.replace(place="")]
                 if distinct:
                     rest = list({kind(o.schedule): o for o in reversed(rest)}.values())[::-1]
                 others[kernel.name] = rest[:most]

@@ -61,15 +61,15 @@ def options(kernel: tile.Kernel, target: str, math: str, gpu: Hardware, pins: st
 
 
 def tasks(program: Program) -> tuple[Task, ...]:
-    """The distinct kernels of a program that have something to do, in the order of their first launch."""
+    """The distinct kernels of a program's calls that have something to do, in the order of their first launch."""
     from extract import hardware
 
     gpu, choice = hardware.for_target(program.target), program.choice
-    calls = Counter(choice.scheduled[k.name].identity for k in choice.program.kernels)
+    calls = Counter(choice.scheduled[k.name].identity for k in choice.program.kernels if not tile.is_once(k))
     drawn = examples(program)
     found: dict[str, Task] = {}
     for identity, kernel in ((s.identity, s.kernel) for s in choice.scheduled.values()):
-        if identity not in found and 0 not in kernel.shape:
+        if identity not in found and calls[identity] and 0 not in kernel.shape:
             made = problem(identity, kernel, tuple(drawn[t.name] for t in kernel.tensors), program.target, program.math)
             legal = options(kernel, program.target, program.math, gpu, "", program.rules["tile"])
             found[identity] = Task(made, kernel, legal, calls[identity])

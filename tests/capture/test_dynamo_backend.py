@@ -13,6 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from emmy import pipeline
+from emmy.evaluate import tile as tile_evaluation
+from emmy.ir import tile_ir
+
 NAME = "emmy"
 
 
@@ -95,3 +99,40 @@ def test_an_uncovered_operator_is_named_with_its_line() -> None:
 
     with pytest.raises(Exception, match=r"(?s)aten\.erfinv\.default.*test_dynamo_backend\.py:\d+: return torch\.erfinv\(x \+ 1\)"):
         torch.compile(ordered, backend=NAME)(torch.randn(4))
+
+
+def test_parameters_are_inputs_of_which_kernels_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight that is cast: again where it is written to, replaced, or another module's is given."""
+    made: list[Any] = []
+    compiled = pipeline.compile_captured
+    monkeypatch.setattr(pipeline, "compile_captured", lambda captured: made.append(compiled(captured)) or made[-1])
+    ran: list[bool] = []
+    evaluate = tile_evaluation.evaluate_kernel
+    monkeypatch.setattr(tile_evaluation, "evaluate_kernel", lambda k, tensors: ran.append(tile_ir.is_once(k)) or evaluate(k, tensors))
+
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(512, 512, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.linear(x, self.linear.weight.to(x.dtype))
+
+    model, x = Cast(), torch.randn(16, 512, dtype=torch.bfloat16)
+    fast = torch.compile(model, backend=NAME, dynamic=False)
+
+    def once() -> int:
+        ran.clear()
+        torch.testing.assert_close(fast(x), model(x), rtol=2e-2, atol=2e-2)
+        return sum(ran)
+
+    with torch.no_grad():
+        assert [once(), once()] == [1, 0]
+        model.linear.weight.add_(0.1)
+        assert [once(), once()] == [1, 0]
+        for _ in range(2):
+            model.linear.weight.data = torch.randn(512, 512) / 16
+        assert [once(), once()] == [1, 0]
+        model.linear.weight = nn.Parameter(torch.randn(512, 512) / 16)
+        assert once() == 1
+    assert made[0].captured.steady and {i.role for i in made[0].plan.buffers} == {"input", "held", "output"}

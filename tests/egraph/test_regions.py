@@ -177,3 +177,18 @@ def test_forms_do_not_depend_on_names_and_tell_the_number_of_layers() -> None:
     assert program.loop is not renamed.loop and form(program) == form(renamed)
     (two,), (three,) = form(program), form(decoded(3))
     assert two.count("= f0(") == 2 and three.count("= f0(") == 3 and three.startswith(two[:two.index("%0 = f0(")])
+
+
+def test_weights_and_what_passes() -> None:
+    """Of a stretch that repeats they are its inputs that are weights wherever it stands, and outputs that are results nowhere."""
+    program = layers(4)
+    assert program.captured.constants
+    *_, stretch = sorted(program.stretches, key=lambda s: len(s.uses))
+    assert len(stretch.uses) > 1
+    names = {new: {use.names[new] for use in stretch.uses} for new in (*(i.name for i in stretch.program.inputs),
+                                                                      *(t for _, t in stretch.program.outputs))}
+    assert stretch.weights == {new for new, of in names.items() if of <= program.captured.constants.keys()} != set()
+    results = {t for _, t in program.loop.outputs}
+    assert stretch.passed == {t for _, t in stretch.program.outputs if names[t].isdisjoint(results)}
+    (whole,) = cut(chain(*MIX), {"w"})
+    assert whole.weights == {"w"} and whole.passed == set()

@@ -220,3 +220,26 @@ def test_a_loop_inside_another_is_run_at_every_point_of_the_outer_ones() -> None
     holds = problem._replace(members=members | {4: (members[4][0]._replace(loop=None, holds=True),)})
     held = Kernels(holds, lambda k: k.floor).kernel("out", frozenset())
     assert held is not None and held.floor == 101
+
+
+# -- what runs once -----------------------------------------------------------------------------------------------------
+@both
+def test_a_kernel_of_what_lasts_is_paid_for_in_several_calls(search: Search) -> None:
+    """t0 of the weight alone: a cut that costs more than it saves at every call is taken where it runs once for many."""
+    problem = chain([10.0, 10.0], 5.0, 2.0)
+    dear = problem._replace(rent=(20.0, 0.0))
+    assert [k.writes for k in search(dear, lambda k: k.floor).kernels] == [("out",)]
+    found = search(dear._replace(lasting=frozenset(("x", "t0")), calls=8), lambda k: k.floor)
+    assert [k.writes for k in found.kernels] == [("t0",), ("out",)] and found.seconds == (10.0 + 2.0 + 20.0) / 8 + 10.0 + 2.0
+    for lasting in (("x",), ("t0",)):
+        assert len(search(dear._replace(lasting=frozenset(lasting), calls=8), lambda k: k.floor).kernels) == 1
+
+
+@given(graphs, st.integers(0, 2**32))
+def test_what_lasts_is_searched_like_brute_force(problem: Problem, seed: int) -> None:
+    draw = random.Random(seed)
+    lasting = frozenset(t for t in sorted(problem.inputs | problem.home.keys() - set(problem.outputs)) if draw.random() < 0.7)
+    problem = problem._replace(lasting=lasting, calls=8)
+    found = search(problem, problems.scheduled)
+    assert written_in_order(problem, found)
+    assert found.seconds == pytest.approx(min(problems.over_kernels(problem, problems.scheduled).values()), rel=1e-9)

@@ -50,3 +50,10 @@ def kernel_plan(kernel: Kernel, shapes: dict[str, tuple[int, ...]]) -> Plan:
                     maps=kernel.maps)
     inputs, outputs = (tuple(b.name for b in buffers if b.role == role) for role in ("input", "output"))
     return Plan(kernel.name, buffers, (launch,), inputs, outputs, emit(kernel), "sm_90a", "fast")
+
+
+def held_product() -> Plan:
+    """The plan of y = x + t, where t = w + w is held; SOURCE computes it."""
+    buffers = tuple(Buffer(name, f32, (3, 5), role) for name, role in (("x", "input"), ("w", "weight"), ("t", "held"), ("y", "output")))
+    launches = (Launch("add", ("w", "w", "t"), (1, 1, 1), 128, once=True), Launch("add", ("x", "t", "y"), (1, 1, 1), 128))
+    return Plan("sum", buffers, launches, ("x",), ("y",), SOURCE, "sm_90a", "fast")

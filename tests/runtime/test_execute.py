@@ -10,6 +10,9 @@ from torch.utils._pytree import tree_structure
 
 import emmy
 from emmy.errors import EmmyError
+from emmy.evaluate import tile as tile_evaluation
+from emmy.ir.tile_text import parse, print_program
+from emmy.runtime.execute import arguments, on_numpy, on_simulator
 
 X = torch.zeros(2, 3)
 
@@ -91,3 +94,56 @@ def test_arguments_that_the_function_writes_to_are_written() -> None:
 def test_no_result_at_all() -> None:
     with pytest.raises(EmmyError, match="no result is a tensor"):
         emmy.compile(lambda x: (None, 3), X)
+
+
+# -- what runs once -----------------------------------------------------------------------------------------------------
+def test_kernels_of_weights_run_once_until_a_weight_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels first: the filters are copied with their channels last."""
+    ran: list[str] = []
+    evaluate = tile_evaluation.evaluate_kernel
+    monkeypatch.setattr(tile_evaluation, "evaluate_kernel", lambda k, tensors: ran.append(k.outputs[0].name) or evaluate(k, tensors))
+    model = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False, dtype=torch.bfloat16)
+    x = torch.randn(4, 64, 28, 28, dtype=torch.bfloat16)
+    program = emmy.compile(model, x)
+    first, *others = program.plan.launches
+    assert first.once and first.row.startswith("PLACE=once,") and not any(k.once for k in others)
+    assert program.plan.buffer("weight_along1").role == "held"
+    assert parse(print_program(program.tile)) is program.tile
+
+    def kernels() -> int:
+        ran.clear()
+        torch.testing.assert_close(program(x), model(x), rtol=2e-2, atol=2e-2)
+        return len(ran)
+
+    with torch.no_grad():
+        assert [kernels(), kernels()] == [3, 2]
+        model.weight.mul_(-2)
+        assert [kernels(), kernels()] == [3, 2]
+        model.load_state_dict({"weight": torch.randn_like(model.weight) / 8})
+        assert [kernels(), kernels()] == [3, 2]
+        model.weight.data = torch.randn_like(model.weight) / 8
+        assert [kernels(), kernels()] == [3, 2]
+        model.weight.data.mul_(2)       # which torch does not count
+        program.renew()
+        assert [kernels(), kernels()] == [3, 2]
+
+
+def test_what_is_held_is_right_in_the_simulator_too() -> None:
+    x, w = torch.randn(16, 64, dtype=torch.bfloat16), torch.nn.Parameter(torch.randn(64, 64))
+    program = emmy.compile(Cast(w), x)
+    assert [k.once for k in program.plan.launches] == [True, False]
+    arrays = arguments(program)
+    for found in (on_simulator(program, arrays), on_numpy(program, arrays)):
+        result = torch.from_numpy(found[program.plan.outputs[0]].astype("float32"))
+        torch.testing.assert_close(result, Cast(w)(x).detach().float(), rtol=2e-2, atol=2e-2)
+
+
+class Cast(torch.nn.Module):
+    """A layer whose weight is cast to the type of what it is applied to."""
+
+    def __init__(self, weight: torch.nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype))

@@ -15,7 +15,8 @@ from emmy.runtime import tensor_map
 from emmy.runtime.driver import CudaDriver, Pointers
 from emmy.runtime.launch import Executable, cuda_device
 from emmy.runtime.plan import Buffer
-from tests.runtime.programs import two_kernels
+from tests.runtime.programs import held_product, two_kernels
+from tests.stopwatch import seconds
 
 HOST = torch.device("cpu")
 
@@ -225,3 +226,80 @@ def test_no_driver_installed(monkeypatch):
     with pytest.raises(EmmyError, match="no CUDA driver"):
         CudaDriver(b"", 0)
     tensor_map.driver_library.cache_clear()
+
+
+# -- launches that are done once ----------------------------------------------------------------------------------------
+def test_what_weights_alone_give_is_made_at_load_and_where_one_is_written_to():
+    w = torch.nn.Parameter(torch.randn(3, 5))
+    run = Executable(held_product(), b"", {"w": w}, HOST, HostDriver())
+    assert len(run._driver.calls) == 1, "it is made before the first call"
+    x = torch.randn(3, 5)
+
+    def launches():
+        before = len(run._driver.calls)
+        assert torch.equal(run(x)[0], x + (w + w).detach())
+        return len(run._driver.calls) - before
+
+    assert [launches(), launches()] == [1, 1]
+    with torch.no_grad():
+        w.mul_(3)
+    assert [launches(), launches()] == [2, 1]
+    torch.optim.SGD([w], 0.1).step(lambda: (w * w).sum().backward())
+    assert [launches(), launches()] == [2, 1]
+    w.data.mul_(2)      # which torch does not count
+    run.renew()
+    assert [launches(), launches()] == [2, 1]
+    run.poisoned()
+    assert [launches(), launches()] == [2, 1], "what is poisoned is made again"
+
+
+def test_a_graph_that_is_captured_has_what_a_written_weight_takes_and_a_call_outside_makes_it_anew():
+    w, x = torch.randn(3, 5), torch.randn(3, 5)
+    run = Executable(held_product(), b"", {"w": w}, HOST, HostDriver())
+    w += 1
+    for captures in (True, False):
+        run._driver.captures, before = captures, len(run._driver.calls)
+        assert torch.equal(run(x)[0], x + (w + w)) and len(run._driver.calls) == before + 2
+
+
+def test_a_weight_that_torch_counts_no_writes_of_is_read_at_every_call():
+    with torch.inference_mode():
+        w = torch.randn(3, 5)
+        run = Executable(held_product(), b"", {"w": w}, HOST, HostDriver())
+        for _ in range(2):
+            w += 1
+            assert torch.equal(run(x := torch.randn(3, 5))[0], x + (w + w))
+
+
+def test_asking_for_writes_takes_no_time_where_nothing_is_done_once(program):
+    """And little where something is: of one weight, far less than a launch."""
+    run, _ = program
+    assert run._once == ()
+    w = torch.randn(3, 5)
+    held = Executable(held_product(), b"", {"w": w}, HOST, HostDriver())
+    thousand = seconds(lambda: held, lambda run: [run._hold(run._driver, 7, ()) for _ in range(1000)], 2e-3)
+    assert thousand < 2e-3
+
+
+def test_what_is_made_of_inputs_is_made_again_where_they_are_others():
+    plan = held_product()
+    plan = dataclasses.replace(plan, buffers=tuple(dataclasses.replace(b, role="input") if b.name == "w" else b for b in plan.buffers),
+                               inputs=("x", "w"))
+    run = Executable(plan, b"", {}, HOST, HostDriver())
+    x, w = torch.randn(3, 5), torch.nn.Parameter(torch.randn(3, 5))
+    assert run._driver.calls == []
+
+    def launches():
+        before = len(run._driver.calls)
+        assert torch.equal(run(x, w)[0], x + (w + w).detach())
+        return len(run._driver.calls) - before
+
+    assert [launches(), launches()] == [2, 1]
+    with torch.no_grad():
+        w.add_(1)
+    assert [launches(), launches()] == [2, 1]
+    for _ in range(3):
+        w.data = torch.randn(3, 5)
+    assert [launches(), launches()] == [2, 1]
+    w = torch.randn(3, 5)
+    assert [launches(), launches()] == [2, 1]

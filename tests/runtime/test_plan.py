@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from emmy.ir.dtype import DTYPES, f32
 from emmy.ir.node import IRError
-from emmy.runtime.plan import ALIGNMENT, Buffer, Launch, Plan, workspace_offsets
-from tests.runtime.programs import two_kernels
+from emmy.runtime.plan import ALIGNMENT, Buffer, Launch, Plan, held_offsets, workspace_offsets
+from tests.runtime.programs import held_product, two_kernels
 
 
 @pytest.mark.parametrize("element", DTYPES.values(), ids=str)
@@ -61,3 +61,22 @@ def test_workspaces_alive_together_do_not_overlap(spans):
                 assert offsets[one] + size <= offsets[other] or offsets[other] + size2 <= offsets[one]
     busiest = max((sum(-(-s // ALIGNMENT) * ALIGNMENT for s, a, b in spaces.values() if a <= step <= b) for step in range(8)), default=0)
     assert busiest <= total <= sum(-(-s // ALIGNMENT) * ALIGNMENT for s, _, _ in spaces.values())
+
+
+def test_launches_that_are_done_once():
+    plan = held_product()
+    assert Plan.from_json(plan.to_json()) == plan and [x.once for x in plan.launches] == [True, False] and plan.calls == plan.launches[1:]
+    assert held_offsets(plan) == ({"t": 0}, ALIGNMENT) and workspace_offsets(plan) == ({}, 0)
+    assert held_offsets(two_kernels()) == ({}, 0)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda first, second: (dataclasses.replace(first, arguments=("w", "w", "y")), second), "y is another tensor at each call"),
+    (lambda first, second: (second, first), "come before the others"),
+    (lambda first, second: (dataclasses.replace(first, early=True), second), "early, and none is ahead"),
+    (lambda first, second: (first, dataclasses.replace(second, early=True)), "early, and none is ahead"),
+])
+def test_launches_that_cannot_be_done_once_are_refused(change, message):
+    plan = held_product()
+    with pytest.raises(IRError, match=message):
+        dataclasses.replace(plan, launches=change(*plan.launches))

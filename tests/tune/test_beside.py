@@ -14,6 +14,7 @@ from emmy.pipeline import compile_snippet
 from emmy.runtime.execute import arguments, on_numpy, on_simulator
 
 GROUPED = "x,q,k,v=torch.randn(5,64),torch.randn(64,48),torch.randn(64,24),torch.randn(64,24); (x@q, x@k, x@v)"
+LOW_RANK = "x=torch.randn(256,512); w,a,b=(nn.Parameter(torch.randn(n)) for n in ((512,512),(512,16),(16,512)))"
 UNLIKE = "x,y,z=torch.randn(37,96),torch.randn(1000),torch.randn(64,33); (F.softmax(x,-1), y.exp(), z.sum(0))"
 
 
@@ -61,3 +62,24 @@ def test_a_program_says_what_lies_beside_what() -> None:
     reads = second.replace(tensors=(*second.tensors, tensor))
     with pytest.raises(IRError, match=f"reads {tensor.name}"):
         tile.launches([first, reads])
+
+
+def test_kernels_of_weights_share_no_launch_with_those_of_calls() -> None:
+    """W + AB of a layer and its low-rank update, in fp32: made once, since that is the least work of a call."""
+    program = compile_snippet(f"{LOW_RANK}; x@w + (x@a)@b")
+    first, second = program.plan.launches
+    assert first.once and {x.name for x in program.plan.of("weight")} < set(first.arguments) and not second.once
+    assert [program.choice.once, program.choice.predicted] == pytest.approx([first.predicted_us / 1e6, second.predicted_us / 1e6])
+    assert program.plan.buffer(first.arguments[-1]).role == "held"
+    plain = compile_snippet(f"{LOW_RANK.replace('nn.Parameter', '')}; x@w + (x@a)@b")
+    assert not any(x.once for x in plain.plan.launches), "inputs are other tensors at each call"
+    arrays, wanted = arguments(program), evaluate_torch(program.captured.program, program.captured.tensors, float64=True)
+    for name, value in zip(program.plan.outputs, wanted, strict=True):
+        np.testing.assert_allclose(on_numpy(program, arrays)[name], value, rtol=1e-4, atol=1e-3)
+
+
+def test_the_same_kernel_of_a_weight_and_of_an_input_is_one_function() -> None:
+    program = compile_snippet("w = nn.Parameter(torch.randn(512, 512)); x, y = torch.randn(512, 512), torch.randn(512, 512); "
+                              "(y @ w.softmax(-1), y @ x.softmax(-1))")
+    made, again = (x for x in program.plan.launches if x.kernel.startswith("fold"))
+    assert made.once and not again.once and made.kernel == again.kernel and made.identity == again.identity

@@ -14,7 +14,7 @@ from benchmarks.decoder import decoder
 from emmy.egraph.problem import outline, problem
 from emmy.errors import EmmyError
 from emmy.ir import tile_ir as tile
-from emmy.pipeline import Program, compile
+from emmy.pipeline import Program, compile, compile_snippet
 from emmy.tune.choose import Rows
 from extract.kernels import Kernels
 from tests.stopwatch import seconds
@@ -95,3 +95,38 @@ def test_what_is_folded_anew_in_a_loop_is_no_more_than_its_price() -> None:
                    for w in asked.problem.home if (k := asked.kernel(w, kept)) is not None]
         again = [(asked.again(k.roots[0], dict(k.body)), asked.price(k)) for k in kernels]
         assert all(seconds <= price for seconds, price in again)
+
+
+# -- what runs once ------------------------------------------------------------------------------------------------------
+def once(snippet: str) -> list[str]:
+    """What the kernels write that run once for all calls."""
+    return [t.name for k in compile_snippet(snippet).tile.kernels if tile.is_once(k) for t in k.outputs]
+
+
+X_BF16 = "x = torch.randn({},512,dtype=torch.bfloat16); "
+OCTETS = "w = nn.Parameter(torch.randint(-128, 128, (512, 512), dtype=torch.int8), requires_grad=False); "
+
+
+@pytest.mark.parametrize("rows", [16, 4096])
+def test_weights_of_8_bits_are_not_held_widened(rows: int) -> None:
+    """Few rows read the bytes; and where many take them widened, twice the bytes are not held for that."""
+    assert once(f"{X_BF16.format(rows)}{OCTETS}F.linear(x, w.to(x.dtype))") == []
+
+
+def test_a_wider_weight_is_held_in_the_type_that_it_is_multiplied_in() -> None:
+    for rows in (16, 4096):
+        assert len(once(f"{X_BF16.format(rows)}w = nn.Parameter(torch.randn(512, 512)); F.linear(x, w.to(x.dtype))")) == 1
+
+
+def test_what_is_returned_is_made_at_every_call() -> None:
+    assert once("w = nn.Parameter(torch.randn(512, 512)); w * 2") == []
+
+
+def test_layers_hold_what_the_first_passes_to_all() -> None:
+    """A table that every layer reads is computed once, though the layers are stretches of their own."""
+    layer = "  x = x + ((x * c) @ nn.Linear(64, 64).weight).softmax(-1) @ nn.Linear(64, 64).weight\n"
+    snippet = f"x, f = torch.randn(64, 64), nn.Parameter(torch.randn(64, 64))\nc = f.softmax(-1)\nfor _ in range(6):\n{layer}x"
+    program = compile_snippet(snippet)
+    assert len(program.stretches) > 1
+    (first,) = (k for k in program.tile.kernels if tile.is_once(k))
+    assert [t.name for t in first.tensors] == ["f"] and len([k for k in program.tile.kernels if first.outputs[0] in k.tensors]) > 1

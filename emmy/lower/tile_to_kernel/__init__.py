@@ -68,14 +68,14 @@ def lower_launches(launches: Sequence[Sequence[tile.Kernel]], early: Collection[
     for kernels in launches:
         if (name := tile.launch_name(kernels)) not in functions:
             functions[name] = lower_launch(kernels)
-    written: set[str] = set()                               # by the launches so far
+    written: set[str] = set()                               # by the launches so far, of those of a call
     late: dict[str, set[str]] = {}                          # parameters of functions that begin early, which those ahead write
     for n, kernels in enumerate(launches):
         if n in early:
             parameters = [p for p in functions[tile.launch_name(kernels)].parameters if p.access != "scratch"]
             late.setdefault(tile.launch_name(kernels), set()).update(
                 p.name for p, tensor in zip(parameters, tile.arguments(kernels), strict=True) if tensor in written)
-        written.update(t.name for k in kernels for t in k.outputs)
+        written.update(t.name for k in kernels for t in k.outputs if not tile.is_once(k))
     ahead = {tile.launch_name(launches[n - 1]) for n in early}
     made = (following(f, late[name]) if name in late else f for name, f in functions.items())
     return tuple(leading(f) if f.name in ahead else f for f in made)

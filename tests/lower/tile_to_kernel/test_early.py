@@ -108,3 +108,16 @@ def test_attention_of_few_tiles_in_pieces() -> None:
     (found,) = on_simulator(program, arguments(program)).values()
     (wanted,) = evaluate_torch(captured.program, captured.tensors, float64=True)
     assert compare(found, wanted).within(tolerance(program.plan.buffer(program.plan.outputs[0]).element))
+
+
+def test_what_is_held_is_not_waited_for() -> None:
+    """A kernel that runs once for all calls is ahead of none: the first of a call begins after it has ended."""
+    program = compile_snippet("x = torch.randn(64, 256, dtype=torch.bfloat16); u, d = (nn.Parameter(torch.randn(256, 256)) for _ in 'ab'); "
+                              "F.linear(F.linear(x, u.to(x.dtype)).relu(), d.to(x.dtype)).cumsum(0)")
+    plan = program.plan
+    assert any(x.once for x in plan.launches) and len(plan.calls) > 1
+    assert [x.early for x in plan.calls] == [False] + [True] * (len(plan.calls) - 1)
+    functions = {k.name: k for k in program.kernels}
+    for x in plan.calls[1:]:
+        late = {a for p, a in zip(functions[x.kernel].parameters, x.arguments, strict=False) if p.late}
+        assert late.isdisjoint(b.name for b in plan.of("held")) and late
