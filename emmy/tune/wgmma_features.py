@@ -30,7 +30,7 @@ WAIT = 154          # have been multiplied in the while, of which each other gro
 # of operands that are computed, not measured and taken to be slow: slots of an element besides its value (its address, its way from shared
 # memory, widening, rounding, handing on), about twice as many as it has instructions; the share of them that products wait for; how four
 # warps, one for each scheduler, fall short of the latency that 16 hide; and cycles of each stage between its products and those of the next
-A_VALUE = 7.0
+A_VALUE = 8.0
 WAITED = 0.5
 HIDDEN = 0.5
 BETWEEN = 100
