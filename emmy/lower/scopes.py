@@ -61,7 +61,7 @@ def distinct(bodies: tuple[Value, ...], axes: tuple[int, ...], extents: dict[int
         args = tuple(made[place] for place in below((v, scope)))
         match v:
             case loop.Load(t, element, point): return loop.Load(t, element, tuple(at(x, scope) for x in point))
-            case loop.IndexOf(x): return loop.IndexOf(at(x, scope))
+            case loop.IndexOf(index): return loop.IndexOf(at(index, scope))
             case loop.Apply(op, _): return loop.Apply(op, args)
             case loop.Cast(element, _): return loop.Cast(element, *args)
             case loop.Round(element, _): return loop.Round(element, *args)
