@@ -13,7 +13,7 @@ from emmy.egraph.rulefile import PHASES, Rule, bindings, parse
 
 BOOKKEEPING = ("index", "push", "fuse", "deps")     # phases that name and describe values, and choose nothing
 # What makes an axis of the small programs at hand long, and their few elements too few.
-SMALL = """(set (LongAxis) 2) (PieceOption 3) (set (PieceLine) 1) (set (LongScan) 2) (ScanPieces 0 64 1)
+SMALL = """(set (LongAxis) 2) (PieceOption 3) (set (PieceLine) 1) (set (LongKeys) 2) (set (LongScan) 2) (ScanPieces 0 64 1)
 (Enough "tiles" 0 64 1 9) (Enough "rows" 0 64 1 9) (Enough "columns" 0 64 1 9) (Enough "twists" 0 64 1 9)"""
 TERMS = ("Index", "Point", "Body", "Value", "Values")
 

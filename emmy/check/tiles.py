@@ -9,6 +9,7 @@ from emmy.check.book import settle
 from emmy.check.programs import along, apply, constant, product, view
 from emmy.egraph.canonical import canonical
 from emmy.egraph.kernel_facts import facts
+from emmy.egraph.rows import options
 from emmy.egraph.rulebook import hardware_rules, scope, targets
 from emmy.egraph.rulefile import CLASSES, PHASES
 from emmy.egraph.saturate import saturate
@@ -22,6 +23,7 @@ from emmy.lower import loop_to_tile
 from emmy.lower.tensor_to_loop import lower
 
 ROUNDS, NODES = 16, 60_000
+PINNED = options(tile.parse_row("WORK=g1x1/ws/c2,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8"))
 LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")', '(Follows 1)',      # launches, what shares them, and weights
             '(set (Unchanging) (set-of "w"))', '(set (Holdable) (set-of "t"))', '(Uses 0 (set-of "w") (set-of "t"))']
 
@@ -61,8 +63,8 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 def kernels() -> Iterator[tile.Kernel]:
     """A kernel of each kind: elementwise, of odd lines and octets too, transposing, row and column sums, a scan, softmax of rows, long and
-    very long ones too, and of columns, windows, products, those of a byte's types and of a computed side too, a convolution and added
-    products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
+    very long ones too, and of columns, windows, products, those of a byte's types, of a computed side and long ones too, a convolution
+    and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -90,6 +92,7 @@ def kernels() -> Iterator[tile.Kernel]:
     a, b = (matrix(name, dt.e4m3) for name in "ab")
     results.append(product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0))))))
     a, b = (matrix(name, dt.bf16) for name in "ab")
+    results.append(product(wide(matrix("a", dt.bf16, columns=1024)), wide(matrix("b", dt.bf16, 1024))))
     results += [product(apply("exp", wide(a)), wide(b)), product(wide(a), apply("exp", wide(view(b, (n, n), (Pos(1), Pos(0))))))]
     d, e = matrix("d", dt.bf16, columns=32), matrix("e", dt.bf16, 32)
     results.append(apply("add", product(wide(a), wide(b)), product(wide(d), wide(e))))
@@ -105,10 +108,11 @@ def kernels() -> Iterator[tile.Kernel]:
 
 
 def judged(extra: Iterable[tuple[str, str]] = ()) -> tuple[Counter[str], str]:
-    """How often each rule fires on these kernels on each target, and how a graph grows that does not stop; "" where all do."""
+    """How often each rule fires on these kernels on each target, a row being pinned, and how a graph grows that does not stop; "" where
+    all do."""
     fired: Counter[str] = Counter()
     extra = tuple(extra)
-    for stated in (LAUNCHES, *map(facts, kernels())):
+    for stated in (LAUNCHES, *([*facts(k), *PINNED] for k in kernels())):
         for target in targets():
             with scope("tile", [hardware_rules(target), *extra]) as graph:
                 graph.run("\n".join(stated), "<kernel>")

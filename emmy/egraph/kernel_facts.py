@@ -32,6 +32,8 @@ def facts(kernel: tile.Kernel) -> list[str]:
     last = kernel.axes[-1] if kernel.axes else (-1, 1)
     top = [f.name for f in kernel.folds if f.span <= outs]
     span = frozenset[int]().union(*(f.span for f in kernel.folds if f.span <= outs))
+    single = frozenset(a for a, n in kernel.axes if n == 1) if top else frozenset[int]()
+    rows, columns = tuple(sorted(span | single)), tuple(sorted(outs - span - single))
     out = [f"(OutputAxis {k} {a} {n})" for k, (a, n) in enumerate(kernel.axes)]
     out += [f"(Extent {a} {n})" for a, n in kernel.extents.items()]
     out += [f"(set (OutputAxes) {axes(outs)})", f"(set (LastAxis) {last[0]})", f"(LastExtent {last[1]})",
@@ -43,8 +45,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (StateBytes) {sum(x.bytes for f in kernel.folds if f.name in top for x in f.state)})",
             f"(set (Scans) {sum(f.kind == 'scan' for f in kernel.folds)})",
             f"(set (Reductions) {sum(f.kind == 'reduce' for f in kernel.folds)})",
-            f"(set (Kept) {kept(kernel, tuple(outs - span)).most})"]
-    rows, columns = tuple(sorted(span)), tuple(sorted(outs - span))
+            f"(set (Kept) {kept(kernel, columns).most})"]
     out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *kept_row_facts(kernel, columns), *strip_facts(kernel, columns),
             *scan_facts(kernel), *window_facts(kernel, free), *bulk_facts(kernel, free), *twist_facts(packed(kernel))]
     out += [f'(set (Span "{f.name}") {axes(f.span)})' for f in kernel.folds]

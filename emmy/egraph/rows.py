@@ -12,7 +12,8 @@ from emmy.ir import tile_ir as tile
 FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross",
          "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
-        "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow", "Once")
+        "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow",
+        "ClusterFoldRow", "Once", "ClusterSum")
 
 
 def options(pins: tile.Row) -> list[str]:
@@ -26,6 +27,7 @@ def options(pins: tile.Row) -> list[str]:
     out += [f"(ClusterStripOption {' '.join((*numbers[2:], *numbers[:2]))})"
             for numbers in re.findall(r"^t(\d+)x(\d+)/c(\d+) (?:v\d+)?$", row)]
     out += [f"(ResidentOption {blocks or 1} {t})" for t, blocks in re.findall(r"^t(\d+)(?:/c(\d+))? (?:v\d+)?$", row)]
+    out += [f"(ClusterFoldOption {blocks} {t} {2**31})" for t, blocks in re.findall(r"^t(\d+)/c(\d+)$", pins.work)]
     out += [f"({option} {' '.join(numbers)})" for option in ("CrossOption", "StripOption")
             for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     warps, stages = re.match(r"^w(\d+)x(\d+)$", pins.work), re.match(r"^d(\d+)/smem-async$", pins.stage)
@@ -40,13 +42,14 @@ def options(pins: tile.Row) -> list[str]:
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
         out += [f"(TileRingOption {' '.join((*grid.groups(), *cut.groups(), stages[1]))})"] if stages else []
-    group, blocks = re.match(r"^g(\d+)x1/ws$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
+    group, blocks = re.match(r"^g(\d+)x1/ws(?:/c(\d+))?$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
     cover = re.match(r"^wgmma_m64n(\d+)k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     ring = re.match(r"^d(\d+)/smem-tma(-once)?$", pins.stage)
     if group and cover:
         wide, deep, rows, columns, depth = cover.groups()
         tiles = " ".join((group[1], rows, wide, columns, str(int(depth) * 16 // int(deep))))     # in halves
-        out += [f"(WgmmaOption {tiles})", *([f"(RingOption {tiles} {ring[1]})"] if ring else [])]
+        option = f"ClusterSumOption {group[2]}" if group[2] else f"RingOption {tiles}"
+        out += [f"(WgmmaOption {tiles})", *([f"({option} {ring[1]})"] if ring else [])]
     out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
     rings, layers = re.match(r"^d(\d+)q(\d+)/smem-tma$", pins.stage), re.match(r"^gb(\d+)/p(\d+)(/live)?$", pins.raster)
@@ -88,6 +91,10 @@ class Reader:
         if name == "Once":
             row: tile.Row = self.row(args[0]).replace(stage=f"{self.row(args[0]).stage}-once")
             return row
+        if name == "ClusterSum":
+            row = self.row(args[2])
+            work, raster = f"{row.work}/c{number(args[0])}", row.raster.partition("/")[0]
+            return tile.Row(work, row.tile, "", f"d{number(args[1])}/smem-tma", raster)
         if name == "MapRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "WindowRow":
@@ -115,6 +122,9 @@ class Reader:
         if name == "ResidentRow":
             how, blocks, threads, width = self.engine.value_to_string(args[0]), *map(number, args[1:])
             return tile.Row(f"t{threads}" + f"/c{blocks}" * (blocks > 1), _width(width), how, "smem")
+        if name == "ClusterFoldRow":
+            how, blocks, threads, width, runs = self.engine.value_to_string(args[0]), *map(number, args[1:])
+            return tile.Row(f"t{threads}/c{blocks}", _width(width), how, "reg" if runs else "")
         if name == "MmaTwistRow":
             p, m, n, d, live = map(number, args[1:])
             return tile.Row(f"w{p}", f"{self.engine.value_to_string(args[0])}/f{m}x{n}", "", f"d{d}/smem-async", "live" * live)

@@ -2,7 +2,7 @@
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.bulk_copy import CommitStores, CopyBulk, CopyTile, FenceAsync, PrefetchMap, StoreTile, WaitStores
-from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster
+from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster, StoreClusterVector
 from emmy.instructions.control import For, If, While
 from emmy.instructions.cp_async import CommitCopies, CopyAsync, WaitCopies
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector, StoreGlobal, StoreGlobalVector
@@ -23,6 +23,6 @@ __all__ = ["Arrive", "Assign", "Await", "Barrier", "ClusterArrive", "ClusterWait
     "CopyAsync", "CopyBulk", "CopyTile", "CopyWindows", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync", "FenceBarriers",
     "FenceProducts", "FirstLane", "For", "If", "InitBarrier", "LaunchDependents", "Let", "LoadGlobal", "LoadGlobalVector", "LoadMatrix",
     "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup", "MultiplyWarpgroupRegisters", "NamedBarrier",
-    "PrefetchMap", "Publish", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreCluster", "StoreGlobal", "StoreGlobalVector",
-    "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "TakeTicket", "WaitBarrier", "WaitCopies",
-    "WaitKernels", "WaitProducts", "WaitStores", "While"]
+    "PrefetchMap", "Publish", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor", "StoreCluster", "StoreClusterVector", "StoreGlobal",
+    "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector", "StoreTile", "SyncWarp", "TakeTicket", "WaitBarrier",
+    "WaitCopies", "WaitKernels", "WaitProducts", "WaitStores", "While"]

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from emmy.instructions.arithmetic import spell
 from emmy.instructions.lanes import lane_by_lane
 from emmy.instructions.mbarrier import check_barrier
@@ -20,7 +22,7 @@ from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
     from emmy.evaluate.machine import Machine
-    from emmy.evaluate.warp import Step, Warp
+    from emmy.evaluate.warp import Array, Step, Warp
 
 MOST = 8        # blocks of a cluster
 
@@ -53,42 +55,88 @@ class ClusterWait(Bare):
         return run
 
 
-class StoreCluster(Stmt):
-    """An element of a shared buffer of the block of `rank` in the cluster becomes `value`, 4 or 8 bytes of the buffer's dtype.  They are on
-    their way until the phase ends that they count on, of that block's barrier.  Each active thread sends one."""
+class _Sent(Stmt):
+    """What each active thread sends to `buffer`, from `index` on, of the block of `rank` in the cluster.  It is on its way until the phase
+    ends that it counts on, of that block's barrier."""
 
     buffer: str
     index: Expr
     rank: Expr
-    value: Expr
-    barrier: str
-    at: Expr
     asynchronous = True
-    syntax = "store_cluster {buffer}[{index}] of {rank} = {value} on {barrier}[{at}]"
 
-    def check(self, scope: Scope) -> None:
+    def check_sent(self, scope: Scope, sent: DType, barrier: str, at: Expr) -> None:
         found = scope.buffer(self.buffer, SharedBuffer)
         scope.expr(self.index, dt.i32, dt.i64)
         scope.expr(self.rank, dt.i32)
-        scope.expr(self.value)
-        check_barrier(scope, self.barrier, self.at)
-        if self.value.dtype is not found.element or found.element.bytes not in (4, 8):
-            raise IRError(f"{self.buffer} holds {found.element}, and {self.value.dtype} is sent; "
+        check_barrier(scope, barrier, at)
+        if sent is not found.element or found.element.bytes not in (4, 8):
+            raise IRError(f"{self.buffer} holds {found.element}, and {sent} is sent; "
                           "a store to another block is 4 or 8 bytes of one dtype")
         if isinstance(self.rank, Const) and not 0 <= self.rank.value < MOST:
             raise IRError(f"block {self.rank.value} of a cluster, which has at most {MOST}")
+
+    def fly(self, w: Warp, lane: int, index: int, rank: int, values: Array, barrier: tuple[str, int]) -> None:
+        """The thread of a lane, alone active, sends these elements."""
+        peer = w.engine.peer(w, rank)
+        phases = peer.barrier(w, *barrier, w.mask)
+        memory = peer.shared[self.buffer]
+        place = memory.engine_write(w, index, len(values), lane, by_engine=False)
+        peer.fly(w, self, phases, values.nbytes, partial(memory.land, place, values))
+
+
+class StoreCluster(_Sent):
+    """An element of a shared buffer of the block of `rank` in the cluster becomes `value`, 4 or 8 bytes of the buffer's dtype."""
+
+    value: Expr
+    barrier: str
+    at: Expr
+    syntax = "store_cluster {buffer}[{index}] of {rank} = {value} on {barrier}[{at}]"
+
+    def check(self, scope: Scope) -> None:
+        scope.expr(self.value)
+        self.check_sent(scope, self.value.dtype, self.barrier, self.at)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         return [f"emmy_store_cluster(&{self.buffer}[{spell(self.index)}], {spell(self.rank)}, {spell(self.value)}, "
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
     def meaning(self, machine: Machine) -> Step:
-        item = machine.kernel.types[self.buffer].bytes
+        element = machine.kernel.types[self.buffer].numpy
 
-        def one(w: Warp, lane: int, index: int, rank: int, value: float, barrier: int) -> None:
-            peer = w.engine.peer(w, rank)
-            phases = peer.barrier(w, self.barrier, barrier, w.mask)
-            memory = peer.shared[self.buffer]
-            place = memory.engine_write(w, index, 1, lane, by_engine=False)
-            peer.fly(w, self, phases, item, partial(memory.land, place, value))
+        def one(w: Warp, lane: int, index: int, rank: int, value: float, at: int) -> None:
+            self.fly(w, lane, index, rank, np.array([value], element), (self.barrier, at))
         return lane_by_lane(machine, (self.index, self.rank, self.value, self.at), one)
+
+
+class StoreClusterVector(_Sent):
+    """Four elements of 4 bytes of a shared buffer of the block of `rank` in the cluster, from an `index` that 4 divides, become
+    `array[offset]` and on."""
+
+    array: str
+    offset: int
+    barrier: str
+    at: Expr
+    syntax = "store_cluster_vector {buffer}[{index}] of {rank} = {array}[{offset} +: 4] on {barrier}[{at}]"
+
+    def check(self, scope: Scope) -> None:
+        found = scope.register(self.array, "array")
+        self.check_sent(scope, found.dtype, self.barrier, self.at)
+        if found.dtype.bytes != 4 or not 0 <= self.offset <= found.length - 4:
+            raise IRError(f"4 elements from {self.offset} of {self.array}, which has {found.length} of {found.dtype.bytes} bytes; "
+                          "16 bytes are sent")
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [f"emmy_store_cluster_vector(&{self.buffer}[{spell(self.index)}], {spell(self.rank)}, &{self.array}[{self.offset}], "
+                f"&{self.barrier}[{spell(self.at)}]);"]
+
+    def meaning(self, machine: Machine) -> Step:
+        from emmy.evaluate.warp import Fault
+
+        slot = machine.slot(self.array)
+
+        def one(w: Warp, lane: int, index: int, rank: int, at: int) -> None:
+            if index % 4:
+                raise Fault("bounds", f"4 elements of {self.buffer} from {index} on, which is no multiple of 4", w.active(w.mask))
+            values = np.array([w.spread(w.registers[slot].get(w, self.offset + j))[lane] for j in range(4)])
+            self.fly(w, lane, index, rank, values, (self.barrier, at))
+        return lane_by_lane(machine, (self.index, self.rank, self.at), one)

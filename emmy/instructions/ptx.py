@@ -140,6 +140,13 @@ FUNCTIONS = {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
       :: "r"(to), "r"(*reinterpret_cast<const unsigned*>(&value)), "r"(on) : "memory");
 }}""",
+    "emmy_store_cluster_vector": f"""template <class T>
+{_DEVICE} void emmy_store_cluster_vector(const void* at, int rank, const T* from, const void* barrier) {{
+  static_assert(sizeof(T) == 4);
+  const unsigned* const r = reinterpret_cast<const unsigned*>(from);
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {{%1, %2, %3, %4}}, [%5];"
+    :: "r"(emmy_peer(at, rank)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]), "r"(emmy_peer(barrier, rank)) : "memory");
+}}""",
     "emmy_pin": f"""// keeps uses of these registers on their side of what comes before and after
 template <class T, int N>
 {_DEVICE} void emmy_pin(T (&a)[N]) {{

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from emmy.ir import index as ix
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.ir.index import Ix
+from emmy.ir.index import Ax, Ix, IxConst
 from emmy.ir.loop_ir import IxOf, Value
 from emmy.lower.matrix import as_matrix
 from emmy.lower.scopes import distinct
@@ -31,6 +31,8 @@ def kernel(name: str, bodies: tuple[Value, ...], outputs: tuple[tile.Tensor, ...
     bodies, extents = distinct(bodies, axes, extents)
     order = loop.walk(bodies)
     free = loop.free_axes(bodies)
+    folded = [free[v] for v in order if v.binds is not None]
+    alone = {a for a in axes if extents[a] == 1 and folded and a not in frozenset[int]().union(*folded)}   # what folds read of them is at 0
     carriers: dict[Carrier, list[loop.Channel]] = {}
     home: dict[Value, Carrier] = {}
     for v in order:
@@ -48,7 +50,10 @@ def kernel(name: str, bodies: tuple[Value, ...], outputs: tuple[tile.Tensor, ...
     twists: dict[Carrier, tile.Fold] = {}
 
     def at(x: Ix) -> Ix:
-        return ix.substitute(x, lambda leaf: IxOf(convert(leaf.value)) if isinstance(leaf, IxOf) else leaf)
+        return ix.substitute(x, at_leaf)
+
+    def at_leaf(x: Ix) -> Ix:
+        return IxOf(convert(x.value)) if isinstance(x, IxOf) else IxConst(0) if isinstance(x, Ax) and x.a in alone else x
 
     def fold(kind: str, recipe: str, axis: int, lifts: tuple[Value, ...], upto: Ix | None, needs: tuple[frozenset[int], ...]) -> tile.Fold:
         folds.append(tile.Fold(f"f{len(folds)}", kind, recipe, axis, lifts, upto, needs))

@@ -107,7 +107,7 @@ def held(program: Program, tensors: Sequence[Any]) -> Arrays:
     captured = program.captured
     given = {**captured.weights, **captured.constants, **dict(zip(captured.inputs, tensors, strict=True))}
     read = {t.name: given[t.name] for k in once for t in k.tensors if t.name in given}
-    made_of = state([*read.values()])
+    made_of = state((), [*read.values()])
     known, arrays, _ = vars(program).get("held", (None, {}, ()))
     if made_of is None or made_of != known:
         made = evaluate_kernels(once, {name: to_numpy(x) for name, x in read.items()})

@@ -212,7 +212,7 @@ class Executable:
         """Do the launches that are done once, unless the weights that they read, and the inputs, are where they were and nothing has been
         written to them since.  Of a graph that is being captured they are a part, and are done again outside of it."""
         inputs = [tensors[k] for k in self._steady]
-        if (made_of := state(self._sources + inputs)) is None or made_of != self._made_of[0]:
+        if (made_of := state(self._sources, inputs)) is None or made_of != self._made_of[0]:
             for prepared in self._once:
                 driver.launch(prepared, stream)
             # what the inputs were is kept, so that no other tensor comes to lie there
@@ -249,11 +249,11 @@ def _no(*tensors: Any) -> bool:
     return False
 
 
-def state(tensors: Sequence[Any]) -> list[tuple[int, int]] | None:
-    """Where each tensor lies, and how often it has been written to in place by torch's count; None where torch does not count for one,
+def state(weights: Sequence[Any], others: Sequence[Any]) -> tuple[list[int], list[tuple[int, int]]] | None:
+    """How often each has been written to in place by torch's count, and where the `others` lie; None where torch does not count for one,
     made in inference mode."""
     try:
-        return [(x.data_ptr(), x._version) for x in tensors]
+        return [x._version for x in weights], [(x.data_ptr(), x._version) for x in others]
     except RuntimeError:
         return None
 

@@ -12,7 +12,7 @@ from emmy.lower.tile_to_kernel.cross import meeting, rounds
 from emmy.lower.tile_to_kernel.fold import ahead
 from emmy.lower.tile_to_kernel.held import Kept, stages
 from emmy.tune.census import SECTOR, Census, Part, element_bytes, fold_slots, in_flight, slots, width_of
-from emmy.tune.features_rows import kept_row, resident, scan, staged_rows, strip, window
+from emmy.tune.features_rows import MESSAGES, kept_row, resident, scan, staged_rows, strip, window
 from emmy.tune.tensor_features import tensor_contraction
 from emmy.tune.twist_features import tensor_twist, warpgroup_twist
 from emmy.tune.wgmma_features import wgmma_features
@@ -64,7 +64,7 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
     how, _, apart = schedule.row.reduce.partition("/")
     census = census.untwisted if apart else census
     kernel, row, width = census.kernel, schedule.row, width_of(schedule.row)
-    team = 32 if how == "warp" else row.threads
+    team = 32 if how == "warp" else row.threads * row.cluster
     rows = census.size(schedule.rows)
     held = census.kept(schedule.columns) if row.stage == "reg" else Kept({})
     column = schedule.columns[-1] if schedule.columns else -1
@@ -88,13 +88,13 @@ def _fold(census: Census, schedule: tile.Schedule) -> Features:
         passes = max(ceil(kernel.extents[f.axis] / (team * width)) for f in level)
         steps += (k == 0) * (1 + 0.01 * passes) if held.stages else passes * (1 / many + 0.02)
         idle = min(max(0.0, team * width / max(kernel.extents[f.axis] for f in level) - 1), 1.0)    # lanes with no run
-        joins += len(level) * (0.5 if how == "warp" else 1.5 + idle)
+        joins += len(level) * (0.5 if how == "warp" else 1.5 + idle) if row.cluster == 1 else MESSAGES
     for f in kernel.folds:
-        merges = (5 + (team // 32 - 1).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
+        merges = (5 + ceil(team / 1024) - 1 + (min(team // 32, 32) - 1).bit_length()) * 2 + (20 if f.kind == "twist" else 0)
         work += fold_slots(census, f) + team * rows * merges * len(f.state)
     steps += census.nested_steps
     per_block = row.threads // 32 if how == "warp" else 1
-    blocks = ceil(rows / per_block)
+    blocks = ceil(rows / per_block) * row.cluster
     registers = 24 + 2 * width * len(kernel.outputs) * bool(schedule.columns) + many * width * (many > 1) + held.most * runs * width
     strided = l1 - census.dram if l1 > 2 * census.dram else 0
     return Features(census.dram, census.dram + strided / 2, reread, reread / blocks, l1, work, 0, blocks, row.threads, registers, 1024,

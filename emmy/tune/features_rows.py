@@ -19,6 +19,8 @@ from emmy.lower.tile_to_kernel.window import vectors, written_out
 from emmy.tune.census import SECTOR, Census, fold_slots, in_flight, slots, width_of
 from extract.cost import Features
 
+MESSAGES = 6        # meetings of the warps of a block that an exchange between the blocks of a cluster takes as long as
+
 
 def walked(census: Census, columns: tuple[int, ...], scope: Iterable[int], held: Mapping[loop.Load, float], each: float, width: int,
            lane: int | None = None, runs: bool = False, kept: Container[Value] = ()) -> tuple[float, float, float]:
@@ -155,7 +157,7 @@ def resident(census: Census, schedule: tile.Schedule) -> Features:
     copied, written = rows * length * size, rows * length * sum(t.element.bytes for t in kernel.outputs)
     runs = ceil(length / cluster / (row.threads * width))
     walking = 0.5 * runs * (len(census.levels) + 1)        # run after run, each waiting for what it reads
-    steps, joins = 2.0 + walking + census.nested_steps, (2 if cluster == 1 else 6) * len(census.levels)
+    steps, joins = 2.0 + walking + census.nested_steps, (2 if cluster == 1 else MESSAGES) * len(census.levels)
     return Features(census.dram, copied + written, 0, 0, l1 + copied, work, shared + copied / 4, blocks, row.threads, 32 + 3 * width,
                     length // cluster * size + 1024, steps, joins, 16 * min(runs, 8))
 

@@ -27,6 +27,12 @@ SHORT = 1.03        # how much longer bytes take that come 128 at a time from li
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
 APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
 WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
+# of sums that a cluster shares; estimates that are not measured, and high ones: the blocks meet and wait for each other's last, and a byte
+# sent goes through the network of multiprocessors, of 3.3 TB/s in clusters of 2 and 2.7 in those of 4 (Luo et al. 2024, "Benchmarking and
+# Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"), while nothing is multiplied
+MEETING_US = 2.1
+SENT_US = {2: 40e-6, 4: 50e-6}
+TOGETHER = 1.05     # how much longer blocks take that begin together: products in clusters of 2 took 3 to 4 % longer than alone
 # of operands that are computed, not measured and taken to be slow: slots of an element besides its value (its address, its way from shared
 # memory, widening, rounding, handing on), about twice as many as it has instructions; the share of them that products wait for; how four
 # warps, one for each scheduler, fall short of the latency that 16 hide; and cycles of each stage between its products and those of the next
@@ -60,7 +66,8 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     each = [prod(kernel.extents[f.axis] for f in nest if f.axis != a) * ceil(kernel.extents[a] / t.depth)
             for nest, a in zip(summed, axes, strict=True)]
     folds, rounds = (1, sum(each)) if schedule.form == "join" else (len(summed), each[0])
-    k = rounds * t.depth
+    rounds = ceil(rounds / t.cluster)       # of a block
+    blocks, strip, k = tiles * t.cluster, t.width // t.cluster, rounds * t.depth
     sides = {v: not census.free[v].isdisjoint(schedule.rows) for f in kernel.folds for v in census.loads(f.lifts)
              if (schedule.form != "join" or f is kernel.folds[0]) and not census.free[v].isdisjoint((*schedule.rows, *schedule.columns))
              and any(a in census.free[v] and not by_runs(kernel, (v,), a, RUN) for a in axes)}
@@ -72,11 +79,11 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     share = BULK_SHARE * max(0.2, 1 - EDGE * (1 / t.height + 1 / t.width))
     if t.apart:
         share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
-    work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * tiles * t.height * t.width * k
+    work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * blocks * t.height * t.width * k
     if values := computed(census, schedule, t.element):
-        value = sum(A_VALUE + x for x in values) * tiles * t.height * k / min(1.0, (t.groups / 4) ** HIDDEN)
+        value = sum(A_VALUE + x for x in values) * blocks * t.height * k / min(1.0, (t.groups / 4) ** HIDDEN)
         work += value
-        share /= 1 + (WAITED * value / SLOTS_A_CYCLE + tiles * rounds * BETWEEN) / (products / AT_ONCE)
+        share /= 1 + (WAITED * value / SLOTS_A_CYCLE + blocks * rounds * BETWEEN) / (products / AT_ONCE)
     dram = census.dram
     if t.depth * t.element.bytes <= 128 and any(census.stride(v, a) == 1 for v in sides for a in axes):
         dram *= SHORT
@@ -84,11 +91,16 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
         touched = census.touched()
         once = sum(touched[v.tensor] for v in sides if census.free[v].isdisjoint(schedule.rows))
         dram += PASSING * once - STAYING * min(once, STAYS)
+    start = START_US + FILL_US * stage
+    if t.cluster > 1:
+        sent = 4 * folds * (t.cluster - 1) * t.height * strip       # bytes that a block sends, and as many that it is sent
+        start, shared = start + MEETING_US + SENT_US[min(t.cluster, max(SENT_US))] * sent, shared + sent
+        dram, share = TOGETHER * dram, share / TOGETHER
     # neighbours in memory that are rows of a product leave one by one, in halves of sectors
     apart = census.written if kernel.outer and kernel.outer[-1] in schedule.rows else 0
     work += 2 * apart
-    return Features(dram, dram + apart, 0, 0, census.dram, work, 0, tiles, t.threads, registers, shared, TURN * rounds / t.stages,
-                    1 + t.rows * t.width / 128, 256, item * products, share, tiles * rounds * stage, START_US + FILL_US * stage)
+    return Features(dram, dram + apart, 0, 0, census.dram, work, 0, blocks, t.threads, registers, shared, TURN * rounds / t.stages,
+                    1 + t.rows * strip / 128, 256, item * products, share, blocks * rounds * stage, start)
 
 
 def computed(census: Census, schedule: tile.Schedule, element: DType) -> list[float]:

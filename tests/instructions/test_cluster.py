@@ -8,10 +8,27 @@ import numpy as np
 import pytest
 
 from emmy.evaluate.simulate import SimulationError, simulate
-from emmy.instructions import Barrier, ClusterArrive, ExpectBytes, If, StoreCluster, StoreGlobal, StoreShared
+from emmy.instructions import (
+    Barrier,
+    ClusterArrive,
+    ClusterWait,
+    DeclareArray,
+    ExpectBytes,
+    FenceBarriers,
+    If,
+    InitBarrier,
+    LoadGlobalVector,
+    LoadSharedVector,
+    StoreCluster,
+    StoreClusterVector,
+    StoreGlobal,
+    StoreGlobalVector,
+    StoreShared,
+    WaitBarrier,
+)
 from emmy.ir import dtype as dt
 from emmy.ir import kernel_parser, kernel_text
-from emmy.ir.kernel_ir import Block, Expr, Kernel, Stmt, Thread, Var, const, int32, verify
+from emmy.ir.kernel_ir import Block, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32, verify
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit
 from emmy.runtime.build import build
@@ -98,6 +115,60 @@ def test_malformed(sent: StoreCluster, message: str) -> None:
         verify(replaced(K, 0, 1, 2, 3, sent, 5, 6, 7))
     with pytest.raises(IRError, match="clusters of 3"):
         verify(K.replace(cluster=3))
+
+
+def runs(index: Expr | int = 0, rank: Expr | None = None, bytes: int = 64 * 4 * 4, element: dt.DType = dt.f32, offset: int = 4) -> Kernel:
+    """Each block of two sends each thread's run of four to the other, and writes what has come."""
+    place, other = T * 4 + index, (Block(0) + 1) % 2 if rank is None else rank
+    return Kernel("runs", (GlobalBuffer("src", element, 512, "read"), GlobalBuffer("dst", element, 512, "write")),
+        (SharedBuffer("part", element, 256), SharedBuffer("met", dt.i64, 1)), (2, 1, 1), 64, (
+        If(T == 0, (InitBarrier("met", int32(0), 1), ExpectBytes("met", int32(0), bytes), FenceBarriers())), ClusterArrive(),
+        DeclareArray("x", element, 8), LoadGlobalVector("x", 4, "src", Block(0) * 256 + T * 4, 4), ClusterWait(),
+        StoreClusterVector("part", place, other, "x", offset, "met", int32(0)), WaitBarrier("met", int32(0), int32(0)),
+        LoadSharedVector("x", 0, "part", T * 4, 4), StoreGlobalVector("dst", Block(0) * 256 + T * 4, "x", 0, 4)), (), 2)
+
+
+@pytest.mark.parametrize("element", [dt.f32, dt.i32])
+def test_runs_of_four(element: dt.DType) -> None:
+    k, src = runs(element=element), np.arange(512).astype(element.numpy)
+    buffers = {"src": src, "dst": np.zeros(512, element.numpy)}
+    simulate(k, buffers)
+    np.testing.assert_array_equal(buffers["dst"], np.roll(src, 256))
+    assert kernel_parser.parse(kernel_text.show(k)) is k
+
+
+@pytest.mark.parametrize("k, kind, said", [
+    (runs(2), "bounds", "on, which is no multiple of 4"),
+    (runs(4), "bounds", "elements 256 to 259 of part"),
+    (runs(-4 * (T % 2)), "race", "whose copy is under way"),            # two threads' runs go to one place
+    (runs(rank=Block(0) * 0), "race", "whose copy is under way"),       # both blocks send to the first
+    (runs(rank=Block(0) + 1), "cluster", "block 2 of a cluster of 2"),
+    (runs(bytes=1008), "bytes", "16 bytes, which it does not expect"),
+    (runs(bytes=1040), "deadlock", "lacks 0 of 1 arrivals and 16 bytes"),
+])
+def test_faults_of_runs(k: Kernel, kind: str, said: str) -> None:
+    with pytest.raises(SimulationError) as error:
+        simulate(k, {name: np.zeros(512, np.float32) for name in ("src", "dst")})
+    assert error.value.kind == kind and said in str(error.value)
+
+
+RUNS = runs(element=dt.i64)
+
+
+@pytest.mark.parametrize("k, message", [
+    (RUNS.replace(body=(RUNS.body[2], RUNS.body[5])), "16 bytes are sent"), (runs(element=dt.f16), "4 or 8 bytes of one dtype"),
+    (runs(offset=5), "which has 8")])
+def test_malformed_runs(k: Kernel, message: str) -> None:
+    with pytest.raises(IRError, match=message):
+        verify(k)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_nvcc_takes_runs() -> None:
+    text = emit(runs())
+    assert "emmy_store_cluster_vector(&part[thread * 4], (block_x + 1) % 2, &x[4], &met[0]);" in text
+    for target in ("sm_90a", "sm_120"):
+        assert build(text, target).functions["runs"].spill_bytes == 0
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")

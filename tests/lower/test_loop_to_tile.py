@@ -5,7 +5,7 @@ from __future__ import annotations
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.ir.index import Ax
+from emmy.ir.index import Ax, IxConst
 from emmy.lower.loop_to_tile import kernel
 
 X = tile.Tensor("x", (4, 8), dt.f32)
@@ -32,3 +32,14 @@ def test_channels_of_one_score_are_one_fold_and_one_that_reads_its_pivot_comes_l
     made = kernel("k", (body,), (tile.Tensor("y", (4,), dt.f32),), (0,), {0: 4, 2: 8}, {"x": X})
     assert [(f.kind, f.axis, len(f.lifts)) for f in made.folds] == [("twist", 2, 2), ("twist", 2, 2)]
     tile.verify(made)
+
+
+def test_what_is_written_along_an_axis_of_one_point_reads_what_was_folded_at_0() -> None:
+    wide = tile.Tensor("x", (1, 8), dt.f32)
+    fixed = loop.Load("x", dt.f32, (IxConst(0), Ax(2)))
+    made = kernel("k", (loop.Apply("div", (x(0, 1), loop.Reduce("add", 2, fixed))),), (tile.Tensor("y", (1, 8), dt.f32),), (0, 1),
+                  {0: 1, 1: 8, 2: 8}, {"x": wide})
+    assert made.results == (loop.Apply("div", (loop.Load("x", dt.f32, (IxConst(0), Ax(1))), made.folds[0].result())),)
+    folded = kernel("k", (loop.Apply("div", (x(0, 1), loop.Reduce("add", 2, x(0, 2)))),), (tile.Tensor("y", (1, 8), dt.f32),), (0, 1),
+                    {0: 1, 1: 8, 2: 8}, {"x": wide})
+    assert folded.folds[0].span == {0} and folded.results == (loop.Apply("div", (x(0, 1), folded.folds[0].result())),)

@@ -147,3 +147,30 @@ class Cast(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(x, self.weight.to(x.dtype))
+
+
+class LowRank(torch.nn.Module):
+    """x @ W + (x @ A) @ B"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.a, self.b = (torch.nn.Parameter(torch.randn(shape) / 16) for shape in ((512, 512), (512, 16), (16, 512)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.w + (x @ self.a) @ self.b
+
+
+@pytest.mark.parametrize(("model", "shape"), [
+    (lambda: torch.nn.Sequential(torch.nn.Conv2d(8, 16, 3, padding=1), torch.nn.BatchNorm2d(16)), (2, 8, 12, 12)),
+    (lambda: torch.nn.Sequential(torch.nn.RMSNorm(64), torch.nn.Linear(64, 32)), (96, 64)),
+    (LowRank, (256, 512)),
+], ids=["conv-batchnorm", "rmsnorm-linear", "low-rank"])
+def test_every_weight_may_be_changed_in_place(model: Any, shape: tuple[int, ...]) -> None:
+    made, x = model().eval(), torch.randn(shape)
+    program = emmy.compile(made, x)
+    with torch.no_grad():
+        for weight in (*made.parameters(), *made.buffers()):
+            torch.testing.assert_close(program(x), made(x), rtol=1e-3, atol=1e-3)
+            if weight.is_floating_point():
+                weight.mul_(1.5).add_(0.25)
+        torch.testing.assert_close(program(x), made(x), rtol=1e-3, atol=2e-3)

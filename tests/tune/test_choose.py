@@ -56,6 +56,20 @@ def test_a_pin_holds_where_a_kernel_has_it_and_somewhere_it_must() -> None:
         _ = compile(lambda x: x.exp(), X, pins="REDUCE=coop").tile
 
 
+@pytest.mark.parametrize("program, shape", [
+    (lambda x: x.softmax(-1), (1, 50257)), (lambda x: x.log_softmax(-1), (4, 151936)), (lambda x: x.argmax(-1), (1, 50257)),
+    (lambda x: x.max(-1, keepdim=True), (1, 128256)), (lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]), (1, 50257)),
+])
+def test_few_long_rows_are_folded_by_clusters(program: Callable[..., object], shape: tuple[int, ...]) -> None:
+    (one,) = kernels(compile(program, torch.empty(shape)))
+    assert one.schedule and one.schedule.row.cluster == 8
+
+
+def test_rows_of_one_batch_are_kept_as_rows_of_many_are() -> None:
+    rows = [compile(lambda x: x.softmax(-1), torch.empty(shape)).tile.kernels[0].schedule for shape in ((32, 2048), (1, 32, 2048))]
+    assert rows[0] and rows[1] and rows[0].row == rows[1].row and rows[0].row.stage == "reg"
+
+
 # -- time, in seconds of processor time: twice what is promised, for machines that are busy ------------------------------
 PROMISED = 2.0
 

@@ -61,6 +61,24 @@ def test_few_rows_read_the_weights_with_every_multiprocessor() -> None:
     assert t.height == 64 and 66 <= 4096 // t.width <= 264
 
 
+def test_a_cluster_does_what_its_blocks_do_and_exchanges() -> None:
+    k = matmul(200, 200, 640, right=True, element=dt.bf16)
+    alone, shared = (schedule("contraction", ROWS[0].replace("/ws", work), (0,), (1,)) for work in ("/ws", "/ws/c4"))
+    one, four = (features(Census(k), s) for s in (alone, shared))
+    made = lower(k.replace(schedule=shared))
+    assert four.blocks == made.grid[0] == 4 * one.blocks and four.threads == made.block
+    assert four.tensor_flops == one.tensor_flops * 12 / 10 and four.bulk_bytes == one.bulk_bytes * 12 / 10      # ten stages: three a block
+    sent = 3 * 64 * 16 * 4
+    assert four.shared_bytes == one.shared_bytes + sent and four.start_us > one.start_us + 2
+    assert {s.barrier: s.bytes for s in kernel_ir.walk(made.body) if isinstance(s, ExpectBytes) and s.bytes == sent}
+
+
+def test_sums_are_shared_where_tiles_are_few_and_sums_long() -> None:
+    assert {pick(*sizes).cluster for sizes in ((64, 512, 8192), (256, 256, 8192), (512, 512, 16384), (512, 1024, 8192))} == {2, 4}
+    for sizes in ((1024, 1024, 1024), (64, 4096, 4096), (4096, 4096, 4096), (512, 3584, 3584), (1568, 512, 2048), (6272, 256, 1024)):
+        assert pick(*sizes).cluster == 1, sizes
+
+
 def gated(k: int, rows: bool) -> tile.Kernel:
     """silu(g) * u times w, of 300 rows or columns by 200."""
     t = tensors(dt.bf16, g=(300, k), u=(300, k), w=(200, k))

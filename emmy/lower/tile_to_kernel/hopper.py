@@ -15,9 +15,11 @@ A left operand that is computed from what copies bring is computed in registers,
 Products of a byte's types keep some 14 bits of what they add up.  Their sums of a stage, 128 elements, are begun anew and added in fp32:
 while one group does that, another multiplies.
 
-Row: WORK=g<groups>x1/ws,TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
+Where tiles are few, the blocks of a cluster share one: each takes a part of its stages, and they join (`hopper_shares`).
+
+Row: WORK=g<groups>x1/ws[/c<blocks of a cluster>],TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
 STAGE=d<stages>/smem-tma[-once],RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements;
-without p a block has one tile; operands of columns that are read once are the first to leave the second-level cache.
+without p a block or a cluster has one tile; operands of columns that are read once are the first to leave the second-level cache.
 Any extents: copies fill with zeros and stores are clipped.
 """
 
@@ -32,6 +34,8 @@ from emmy.instructions import (
     Arrive,
     Assign,
     Barrier,
+    ClusterArrive,
+    ClusterWait,
     CommitProducts,
     DeclareArray,
     ExpectBytes,
@@ -62,10 +66,11 @@ from emmy.lower.tile_to_kernel.fragments import HeldSums
 from emmy.lower.tile_to_kernel.hopper_operand import Operand, Stages, clear
 from emmy.lower.tile_to_kernel.hopper_prologue import Computed, Prepared, prepared
 from emmy.lower.tile_to_kernel.hopper_result import Result
+from emmy.lower.tile_to_kernel.hopper_shares import Shares
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, counted, products
-from emmy.lower.tile_to_kernel.warpgroups import WARPS, Groups, Ring
+from emmy.lower.tile_to_kernel.warpgroups import GROUP, WARPS, Groups, Ring
 
 HALVES = (dt.bf16, dt.f16)
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
@@ -73,7 +78,7 @@ SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and 
 
 class Tiling(Groups):
     """A row as numbers: groups that multiply; tiles of each by rows, columns of an instruction, tiles by columns; elements of the folded
-    axis a stage; stages; rows of tiles that are taken together; blocks, 0 for one a tile; type of the operands."""
+    axis a stage; stages; rows of tiles that are taken together; blocks, 0 for one a tile; type of the operands; blocks that share one."""
 
     wide: int
     columns: int
@@ -82,6 +87,7 @@ class Tiling(Groups):
     together: int
     blocks: int
     element: DType
+    cluster: int = 1
 
     @property
     def ring(self) -> Stages:
@@ -98,7 +104,7 @@ class Tiling(Groups):
 
 def tiling(row: tile.Row) -> Tiling:
     """The numbers of a row; IRError if it is not one of this form."""
-    work, stage = re.fullmatch(r"g(\d+)x1/ws", row.work), re.fullmatch(r"d(\d+)/smem-tma(?:-once)?", row.stage)
+    work, stage = re.fullmatch(r"g(\d+)x1/ws(?:/c\d+)?", row.work), re.fullmatch(r"d(\d+)/smem-tma(?:-once)?", row.stage)
     cover = re.fullmatch(r"wgmma_m64n(\d+)k(\d+)_(bf16|f16|tf32|e4m3|e5m2)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
     raster = re.fullmatch(r"gm(\d+)(?:/p(\d+))?", row.raster)
     if not work or not cover or not stage or not raster or row.reduce:
@@ -106,13 +112,15 @@ def tiling(row: tile.Row) -> Tiling:
                       "WORK=g2x1/ws,TILE=wgmma_m64n256k16_bf16_f32/f1x1/k64,STAGE=d4/smem-tma,RASTER=gm8/p132")
     wide, deep, element, rows, columns, depth = cover.groups()
     out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
-                 dt.named(element))
+                 dt.named(element), row.cluster)
     lines, rest = divmod(out.depth, out.ring.line)
     least = min(out.groups, out.rows, out.wide, out.columns, out.depth, out.stages, out.together)
     if least < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or rest or lines > (1 if out.apart else 4) or (
             out.stages < 2 or int(deep) != k_of(out.element)):
         raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s and as deep as 32 bytes, "
                       "a depth of 1 to 4 times 128 bytes (128 elements of a byte), 2 stages or more")
+    if out.cluster > 1 and (out.blocks or out.width % (8 * out.cluster)):
+        raise IRError(f"row {row}: a cluster has one tile, and each of its blocks 8 columns of it or a multiple of them")
     return out
 
 
@@ -147,7 +155,7 @@ class Multiplication:
             raise IRError(f"{kernel.name} sums over different axes: {sorted(axes)}")
         self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
         self.tiles = self.down * self.across * self.extent(schedule.batch)
-        self.grid = min(t.blocks or self.tiles, self.tiles)
+        self.grid = min(t.blocks or self.tiles, self.tiles) * t.cluster
         self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
         self.computed: dict[Value, Computed] = {}
@@ -160,6 +168,9 @@ class Multiplication:
         made = [(x, array, *sides) for x, array, sides in zip(found, arrays, factors, strict=True)]
         phases = [self.phase([one]) for one in made] if joined else [self.phase(made)]
         self.phases = sorted(phases, key=lambda phase: -phase.steps)    # what is short may have to wait for an earlier kernel
+        self.shares = Shares(scope, t.cluster, t.groups, t.rows, t.width, self.sums.values()) if t.cluster > 1 else None
+        if self.phases[0].steps < t.cluster:
+            raise IRError(f"{kernel.name}: row {schedule.row}: {t.cluster} blocks share {self.phases[0].steps} stages")
 
     def extent(self, axes: tuple[int, ...]) -> int:
         return prod(self.kernel.extents[a] for a in axes)
@@ -207,7 +218,8 @@ class Multiplication:
 
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
         """`body` for the first row and column of each tile of this block, at its point of the batch."""
-        number: Var | Block = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else Block(0)
+        cluster = self.tiling.cluster
+        number: Expr = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else Block(0) // cluster if cluster > 1 else Block(0)
         inner = scope.child() if self.grid < self.tiles else scope
         here: Expr = number
         layer = self.down * self.across
@@ -240,8 +252,16 @@ class Multiplication:
         name, stages = self.barriers.name, self.tiling.stages
         made.emit(InitBarrier(name, s, 2), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
         maps_ = (*(x.map.name for x in self.operands.values()), *stored)
-        first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), FenceBarriers()
-        scope.emit(If(Thread() == 0, first), Barrier())
+        share, met = (self.shares.made(), (ClusterArrive(),)) if self.shares else ((), ())
+        first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), *share, FenceBarriers()
+        scope.emit(If(Thread() == 0, first), *met, Barrier())
+
+    def share(self, scope: Emitter, phase: Phase) -> tuple[Expr, Expr]:
+        """The first stage of a phase that this block takes, and the one after its last."""
+        if self.shares is None:
+            return int32(0), int32(phase.steps)
+        first, stop = self.shares.part(phase.steps)
+        return scope.let("begin", first), scope.let("stop", stop)
 
     def copy(self, scope: Emitter, left: bool) -> None:
         """What the thread does that copies the operands of a side."""
@@ -251,7 +271,7 @@ class Multiplication:
             for phase in self.phases:
                 operands = [x for x, side in phase.operands if side == left]
                 size = sum(x.brought for x in operands)
-                step = Var(inner.name("step"), dt.i32)
+                step, (begin, stop) = Var(inner.name("step"), dt.i32), self.share(inner, phase)
                 body = inner.child()
                 body.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), ExpectBytes(name, ring.slot, size))
                 chunk: Expr = step
@@ -262,7 +282,7 @@ class Multiplication:
                 for x in operands:
                     body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
                 body.emit(*ring.advance())
-                inner.emit(counted(step, phase.steps, body, unroll=False))
+                inner.emit(For(step, begin, stop, int32(1), False, tuple(body.body)))
 
         self.each_tile(scope, tile_)
 
@@ -274,54 +294,60 @@ class Multiplication:
         for x in self.computed.values():
             x.declare(scope)
         clear(scope, self.operands.values(), t.groups)
-        ring, before, barriers = Ring(scope, t.stages), scope.declare("before", int32(0)), self.barriers.name
-        leave = Arrive(barriers, before + t.stages)
+        ring, before = Ring(scope, t.stages), scope.declare("before", int32(0))
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
-            result.begin(inner, row, column)
+            result.begin(inner, row, column + self.shares.rank * self.shares.strip if self.shares else column)
             if t.apart:
                 self.apart(inner, ring, result)
-                result.store(inner)
-                return
-            for x in self.computed.values():
-                x.begin(inner, result)
-            inner.emit(FenceProducts(tuple(self.sums.values())))
-            for phase in self.phases:
-                step = Var(inner.name("step"), dt.i32)
-                body = inner.child()
-                begun = step > 0 if phase is self.phases[0] else const(dt.bool_, True)      # whether a stage of this tile was before
-                left_before = If((result.lane == 0) & begun, (leave,))
-                body.emit(WaitBarrier(barriers, ring.slot, ring.phase))
-                for x in phase.computed:
-                    x.compute(body, ring.slot, body.let("k", step * t.depth))
-                if phase.computed:
-                    body.emit(SyncWarp(), WaitProducts(0), left_before)    # one lane gives back what all have read
-                for x in phase.computed:
-                    x.hand_on(body)
-                body.emit(FenceProducts(tuple(x.array for x in phase.computed)))
-                self.step(body, phase, ring.slot, begun, result.group)
-                body.emit(CommitProducts(), *([] if phase.computed else [WaitProducts(1), left_before]),
-                          Assign(before, ring.slot), *ring.advance())
-                inner.emit(counted(step, phase.steps, body, unroll=False))
-            inner.emit(WaitProducts(0, tuple(self.sums.values())), If(result.lane == 0, (leave,)))
+            else:
+                self.together(inner, ring, before, result)
+            if self.shares:
+                self.shares.join(inner, result.group * GROUP + result.thread)
             result.store(inner)
 
         self.each_tile(scope, tile_)
         result.end(scope)
+
+    def together(self, scope: Emitter, ring: Ring, before: Var, result: Result) -> None:
+        """The sums of a tile, which the products of all its stages add to; `before`: the stage whose products may still run."""
+        sums, barriers = tuple(self.sums.values()), self.barriers.name
+        leave = Arrive(barriers, before + self.tiling.stages)
+        for x in self.computed.values():
+            x.begin(scope, result)
+        scope.emit(FenceProducts(sums))
+        for phase in self.phases:
+            step, (begin, stop) = Var(scope.name("step"), dt.i32), self.share(scope, phase)
+            body = scope.child()
+            begun = step > begin if phase is self.phases[0] else const(dt.bool_, True)      # whether a stage of this tile was before
+            left_before = If((result.lane == 0) & begun, (leave,))
+            body.emit(WaitBarrier(barriers, ring.slot, ring.phase))
+            for x in phase.computed:
+                x.compute(body, ring.slot, body.let("k", step * self.tiling.depth))
+            if phase.computed:
+                body.emit(SyncWarp(), WaitProducts(0), left_before)    # one lane gives back what all have read
+            for x in phase.computed:
+                x.hand_on(body)
+            body.emit(FenceProducts(tuple(x.array for x in phase.computed)))
+            self.step(body, phase, ring.slot, begun, result.group)
+            body.emit(CommitProducts(), *([] if phase.computed else [WaitProducts(1), left_before]),
+                      Assign(before, ring.slot), *ring.advance())
+            scope.emit(For(step, begin, stop, int32(1), False, tuple(body.body)))
+        scope.emit(WaitProducts(0, sums), If(result.lane == 0, (leave,)))
 
     def apart(self, scope: Emitter, ring: Ring, result: Result) -> None:
         """The sums of a tile, of those of its stages."""
         parts, barriers = tuple(self.parts.values()), self.barriers.name
         self.each_sum(scope, lambda array, e: const(dt.f32, 0))
         for phase in self.phases:
-            body = scope.child()
+            body, (begin, stop) = scope.child(), self.share(scope, phase)
             body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(parts))
             self.step(body, phase, ring.slot, const(dt.bool_, False), result.group)
             free = Arrive(barriers, ring.slot + self.tiling.stages)
             body.emit(CommitProducts(), WaitProducts(0, parts), If(result.lane == 0, (free,)))
             self.each_sum(body, lambda array, e: Apply("add", (Element(array, dt.f32, e), Element(self.parts[array], dt.f32, e))))
             body.emit(*ring.advance())
-            scope.emit(counted(Var(scope.name("step"), dt.i32), phase.steps, body, unroll=False))
+            scope.emit(For(Var(scope.name("step"), dt.i32), begin, stop, int32(1), False, tuple(body.body)))
 
     def each_sum(self, scope: Emitter, value: Callable[[str, Expr], Expr]) -> None:
         """Set every element of the sums, of an array by its name."""
@@ -332,7 +358,8 @@ class Multiplication:
 
     def held(self) -> dict[Value, Held]:
         """Where each fold's result is."""
-        return {result: HeldSums(array, dt.f32, True, True) for result, array in self.sums.items()}
+        made = self.shares.totals if self.shares else {}
+        return {result: HeldSums(made.get(array, array), dt.f32, True, True) for result, array in self.sums.items()}
 
     def step(self, scope: Emitter, phase: Phase, slot: Expr, begun: Expr, group: Expr) -> None:
         """The products of a stage; they begin the sums of a tile that has not `begun`."""
@@ -362,15 +389,17 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(schedule.row)
     scope = Emitter(kernel)
     m = Multiplication(scope, kernel, schedule, t)
-    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width, m.held())
+    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width // t.cluster, m.held(), t.cluster)
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
     for left in (True, False):
         alone = copying.child()
         m.copy(alone, left)
         copying.emit(If(Thread() == (0 if left else 32), tuple(alone.body)))
+    copying.emit(*[ClusterWait()] * (t.cluster > 1))
     result.enter(multiplying)
     m.multiply(multiplying, result)
     t.part(scope, SHARE, copying.body, multiplying.body)
-    shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, m.barriers
-    return finish(kernel, scope, (m.grid, 1, 1), t.threads, shared, (*(x.map for x in m.operands.values()), *result.maps))
+    shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, *(m.shares.shared if m.shares else ()), m.barriers
+    maps_ = *(x.map for x in m.operands.values()), *result.maps
+    return finish(kernel, scope, (m.grid, 1, 1), t.threads, shared, maps_, cluster=t.cluster)

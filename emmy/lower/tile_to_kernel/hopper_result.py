@@ -52,6 +52,16 @@ class GroupRows(RowFragments):
         return self.thread + (k // 2 * 64 + k % 2 * 8)
 
 
+@dataclass(frozen=True)
+class StripColumns(ColumnFragments):
+    """The columns of a lane's sums of a strip, one of those that a tile of `whole` columns is cut into."""
+
+    whole: int
+
+    def inside(self, at: Expr) -> Expr | None:
+        return None if self.extent % self.whole == 0 else at < self.extent
+
+
 class Stored:
     """A result and how it is stored: if `boxed`, through boxes of `buffer`, which `map` has where there is a `view`; else by each
     thread."""
@@ -78,11 +88,13 @@ class Line:
 
 
 class Result:
-    """The results of a kernel, tile by tile.  `sums`: where each fold's result is, `tiles` of 64 rows by `width` columns of a group."""
+    """The results of a kernel, tile by tile.  `sums`: where each fold's result is, `tiles` of 64 rows by `width` columns of a group, one of
+    as many `strips` of a tile."""
 
     def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, groups: int, tiles: int, width: int,
-                 sums: Mapping[Value, Held]):
+                 sums: Mapping[Value, Held], strips: int = 1):
         self.kernel, self.schedule, self.groups, self.tiles, self.width, self.sums = kernel, schedule, groups, tiles, width, sums
+        self.whole = width * strips
         self.stored = [Stored(scope, t, v, schedule, groups, width) for t, v in zip(kernel.outputs, kernel.results, strict=True)]
         self.boxed = [x for x in self.stored if x.boxed]
         self.mapped = [x for x in self.boxed if x.view is not None]
@@ -114,8 +126,8 @@ class Result:
         first = scope.let("row", self.group * (64 * self.tiles) + self.warp * 16 + self.lane // 4)
         self.row, self.column = row, column
         self.rows = GroupRows(s.rows, prod(extents[a] for a in s.rows), row, first, 32 * self.groups, 2 * self.tiles)
-        self.columns = ColumnFragments(s.columns, prod(extents[a] for a in s.columns), column, scope.let("column", self.lane % 4 * 2), 4,
-                                       self.width // 4)
+        self.columns = StripColumns(s.columns, prod(extents[a] for a in s.columns), column, scope.let("column", self.lane % 4 * 2), 4,
+                                    self.width // 4, self.whole)
         self.cells = Cells(self.rows, self.columns, dict(self.sums))
         self.cells.prepare(scope, self.kernel.results, "rows")
         if not self.kept:

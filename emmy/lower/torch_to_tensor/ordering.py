@@ -13,7 +13,7 @@ from emmy.ir.operators import unit
 from emmy.ir.tensor_ir import Scan, Tensor
 from emmy.ir.torch_ir import Type
 from emmy.lower.torch_to_tensor.build import apply, axis, broadcast, cast, constant, gather, position, reduce, remap, reshape, select, widen
-from emmy.lower.torch_to_tensor.reductions import arg
+from emmy.lower.torch_to_tensor.reductions import extreme
 from emmy.lower.torch_to_tensor.registry import lowers
 from emmy.lower.torch_to_tensor.views import concatenate
 
@@ -123,7 +123,7 @@ def _median(out: tuple[Type, Type], x: Tensor, dim: int = -1, keepdim: bool = Fa
     value, place = _sorted(x, along, False, (x.shape[along] - 1) // 2, 1)
     if x.dtype.kind == "float":
         missing = reduce("or", apply("isnan", widen(x)), (along,), keepdim=True)
-        value, place = select(missing, float("nan"), value), select(missing, arg("max", widen(x), along, True), place)
+        value, place = select(missing, float("nan"), value), select(missing, extreme("max", widen(x), along, True)[1], place)
     return reshape(value, out[0].shape), reshape(place, out[1].shape)
 
 

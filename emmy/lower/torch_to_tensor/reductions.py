@@ -74,20 +74,24 @@ def _aminmax(out: tuple[Type, Type], x: Tensor, *, dim: int | None = None, keepd
     return low, high
 
 
-def arg(monoid: str, x: Tensor, along: int, keepdim: bool) -> Tensor:
-    """The first place of the extreme along an axis; a NaN is the extreme."""
-    best = broadcast(reduce(monoid, x, (along,), keepdim=True), x.shape)
-    hit = apply("eq", x, best)
-    hit = apply("or", hit, apply("isnan", x)) if x.dtype.kind == "float" else hit
-    return reduce("min", select(hit, position(x.shape, along), x.shape[along] - 1), (along,), keepdim)
+def extreme(monoid: str, x: Tensor, along: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """The extreme along an axis and its first place; a NaN is the extreme.  Both are of what is read at 0 along other axes of one point."""
+    kept = [k for k, n in enumerate(x.shape) if n != 1 or k == along]
+    y, axis = reshape(x, [x.shape[k] for k in kept]), kept.index(along)
+    best = reduce(monoid, y, (axis,))
+    hit = apply("eq", y, broadcast(reduce(monoid, y, (axis,), keepdim=True), y.shape))
+    hit = apply("or", hit, apply("isnan", y)) if y.dtype.kind == "float" else hit
+    place = reduce("min", select(hit, position(y.shape, axis), y.shape[axis] - 1), (axis,))
+    shape = [1 if k == along else n for k, n in enumerate(x.shape) if k != along or keepdim]
+    return reshape(best, shape), reshape(place, shape)
 
 
 @lowers("aten.argmax.default", "aten.argmin.default")
 def _argmax(out: Type, x: Tensor, dim: int | None = None, keepdim: bool = False, *, op: str) -> Tensor:
     value = convert(x, x.dtype)
     flat = reshape(value, (value.size,)) if dim is None or not x.shape else value
-    found = arg("max" if "argmax" in op else "min", flat, axis(dim or 0, len(flat.shape)), keepdim)
-    return reshape(found, out.shape)
+    _, place = extreme("max" if "argmax" in op else "min", flat, axis(dim or 0, len(flat.shape)), keepdim)
+    return reshape(place, out.shape)
 
 
 @lowers("aten.max.dim", "aten.min.dim")
@@ -95,8 +99,7 @@ def _max_dim(out: tuple[Type, Type], x: Tensor, dim: int, keepdim: bool = False,
     monoid, value = "max" if ".max" in op else "min", convert(x, x.dtype)
     if not x.shape:
         return value, constant(dt.i64, 0)
-    along = axis(dim, len(x.shape))
-    return reduce(monoid, value, (along,), keepdim), arg(monoid, value, along, keepdim)
+    return extreme(monoid, value, axis(dim, len(x.shape)), keepdim)
 
 
 @lowers("aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim", "aten.all.dims")

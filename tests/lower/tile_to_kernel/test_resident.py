@@ -1,4 +1,5 @@
-"""Rows that stay in the shared memory of a cluster: the simulated kernel against NumPy in float64, and what nvcc says of it."""
+"""Rows that a cluster folds, in its shared memory, its registers or neither: the simulated kernel against NumPy in float64, and what nvcc
+says of it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from emmy.ir import kernel_ir
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
+from emmy.ir.index import Ax
 from emmy.ir.kernel_ir import Stmt
 from emmy.ir.node import IRError
 from emmy.lower import kernel_to_cuda
@@ -81,6 +83,37 @@ def test_rows_that_stay(work: str, n: int, element: DType) -> None:
         np.testing.assert_allclose(run(k, made, inputs), wanted, rtol=tolerance, atol=tolerance)
 
 
+def first_place(element: DType, n: int) -> tile.Kernel:
+    t = tensors(element, x=(ROWS, n))
+    return kernel(loop.Channel("first", 1, load(t, "x", 0, 1), loop.IndexOf(Ax(1))), (0,), {0: ROWS, 1: n}, t, dt.i64)
+
+
+def folded(k: tile.Kernel, row: str) -> kernel_ir.Kernel:
+    return resident.lower(k, schedule("fold", row, (0,), tuple(k.outer[1:])))
+
+
+@pytest.mark.parametrize("stage", ["", ",STAGE=reg"])
+@pytest.mark.parametrize("work, width, n", [("t32/c2", 1, 61), ("t32/c2", 1, 257), ("t32/c8", 4, 1028), ("t64/c4", 2, 254),
+                                            ("t512/c4", 1, 2049)])
+def test_rows_of_any_length(work: str, width: int, n: int, stage: str) -> None:
+    """Some threads have no run, or fewer than others."""
+    row = f"WORK={work}" + f",TILE=v{width}" * (width > 1) + ",REDUCE=coop"
+    for make, right, apart in (softmax, softmax_of, ""), (softmax, softmax_of, "/apart"), (layer_norm, layer_norm_of, ""):
+        k = make(dt.f32, n)
+        inputs, made = random(k), folded(k, row + apart + stage)
+        assert made.cluster == int(work.partition("/c")[2]) and made.grid == (ROWS * made.cluster, 1, 1)
+        wanted = right(*(x.astype(np.float64) for x in inputs.values()))
+        np.testing.assert_allclose(run(k, made, inputs), wanted, rtol=1e-5, atol=1e-5)
+    k = first_place(dt.f32, n)
+    inputs = {"x": np.round(random(k)["x"], 1)}         # of equal ones the first
+    np.testing.assert_array_equal(run(k, folded(k, row + stage), inputs), inputs["x"].argmax(1))
+
+
+def test_what_registers_hold_is_read_once_from_memory() -> None:
+    made = folded(softmax(dt.f32, 64), "WORK=t32/c2,TILE=v4,REDUCE=coop,STAGE=reg")
+    assert sum(isinstance(s, LoadGlobal | LoadGlobalVector) for s in kernel_ir.walk(made.body)) == 1
+
+
 def test_what_is_read_twice_is_read_once_from_memory() -> None:
     made = lowered(two_passes(dt.f32, 64), "t32/c4", dt.f32)
     reads = [s for s in kernel_ir.walk(made.body) if isinstance(s, CopyAsync | LoadGlobal | LoadGlobalVector)]
@@ -106,13 +139,13 @@ def without(made: kernel_ir.Kernel, *left_out: type[Stmt]) -> kernel_ir.Kernel:
 ])
 def test_faults_are_found(left_out: tuple[type[Stmt], ...], kind: str) -> None:
     k = softmax(dt.f32, 64)
-    made = without(lowered(k, "t32/c2", dt.f32), *left_out)
-    with pytest.raises(SimulationError) as error:
-        run(k, made, random(k))
-    assert error.value.kind == kind
+    for whole in lowered(k, "t32/c2", dt.f32), folded(k, "WORK=t32/c2,REDUCE=coop,STAGE=reg"):
+        with pytest.raises(SimulationError) as error:
+            run(k, without(whole, *left_out), random(k))
+        assert error.value.kind == kind
 
 
-@pytest.mark.parametrize("work, n, message", [("t32/c3", 96, "a power of two"), ("t32/c8", 48, "whole runs"), ("t32x2", 64, "are spelled"),
+@pytest.mark.parametrize("work, n, message", [("t32/c3", 96, "a power of two"), ("t32/c8", 48, "whole runs"), ("t32x2", 64, "is spelled"),
                                               ("t48/c2", 64, "warps")])
 def test_rows_that_do_not_fit(work: str, n: int, message: str) -> None:
     with pytest.raises(IRError, match=message):
@@ -123,6 +156,11 @@ def test_rows_that_do_not_fit(work: str, n: int, message: str) -> None:
 def test_nvcc_takes_them() -> None:
     made = [lowered(m(dt.bf16, 131072).replace(name=f"{m.__name__}_{w.replace('/', '_')}"), w, dt.bf16)
             for m, w in ((softmax, "t512/c4"), (layer_norm, "t256/c8"), (two_passes, "t1024/c2"))]
+    held = ((softmax, dt.f32, 50257, "", "coop,STAGE=reg"), (softmax, dt.f32, 262144, ",TILE=v4", "coop/apart,STAGE=reg"),
+            (layer_norm, dt.bf16, 128256, ",TILE=v8", "coop,STAGE=reg"), (first_place, dt.bf16, 128256, ",TILE=v8", "coop,STAGE=reg"),
+            (first_place, dt.f32, 50257, "", "coop"))
+    made += [folded(m(element, n).replace(name=f"{m.__name__}_{n}"), f"WORK=t1024/c8{tile},REDUCE={how}")
+             for m, element, n, tile, how in held]
     for target in ("sm_90a", "sm_120"):
         for name, report in build(kernel_to_cuda.emit_module(made), target).functions.items():
             assert report.spill_bytes == report.stack_bytes == 0, (name, report)
