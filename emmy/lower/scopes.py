@@ -67,12 +67,12 @@ def distinct(bodies: tuple[Value, ...], axes: tuple[int, ...], extents: dict[int
             case loop.Round(element, _): return loop.Round(element, *args)
             case loop.Const(): return v
         _, new = inner(v, scope)[-1]
-        x, *others = (made[placed(x, inner(v, scope))] for x in folded(v))
+        first, *others = (made[placed(x, inner(v, scope))] for x in folded(v))
         match v:
-            case loop.Reduce(monoid): return loop.Reduce(monoid, new, x)
-            case loop.Scan(monoid, _, upto): return loop.Scan(monoid, new, at(upto, scope), x)
-            case loop.Pivot(recipe): return loop.Pivot(recipe, new, x)
-            case loop.Channel(recipe): return loop.Channel(recipe, new, x, *others)
+            case loop.Reduce(monoid): return loop.Reduce(monoid, new, first)
+            case loop.Scan(monoid, _, upto): return loop.Scan(monoid, new, at(upto, scope), first)
+            case loop.Pivot(recipe): return loop.Pivot(recipe, new, first)
+            case loop.Channel(recipe): return loop.Channel(recipe, new, first, *others)
         raise AssertionError(type(v))
 
     roots = [placed(b, ()) for b in bodies]
