@@ -17,6 +17,7 @@ from emmy.evaluate.values import Array
 from emmy.ir.node import IRError
 
 BATCH = 20              # seeds that share a graph
+AXES = 32               # that a graph may have where its terms are evaluated: NumPy broadcasts along no more
 
 
 class Target(NamedTuple):
@@ -65,6 +66,10 @@ def facts(form: Form) -> Iterator[Call]:
         fact = a.args[0] if a.name == "set" else a
         if isinstance(fact, Call) and a.name not in ("union", "let"):
             yield fact
+
+
+class Crowded(Exception):     # noqa: N818, no error
+    """A graph has too many axes for its terms to be evaluated."""
 
 
 class Trial:
@@ -126,6 +131,8 @@ class Trial:
         court: Court | None = None
         try:
             court = Court(self.graph.engine, self.target.kind, at.inputs, arrays, at.definitions)
+            if len(court.space.dimension) > AXES:
+                raise Crowded
             court.hear()
             for relation in self.relations:
                 for left, right in court.pairs(relation):
@@ -142,8 +149,12 @@ class Trial:
             fired = self.fire(at, seeds)
             kinds = (0, 1) if fired and judged else ()
             found = next((f for k in kinds if (f := self.hear(at, inputs(at.inputs, self.target.kind, 2 * seed + k)))), None)
+        except Crowded:
+            fewer = seeds[:len(seeds) // 2]
         except EmmyError as error:      # two values of what has one
             return len(seeds), Failure(error.message.removeprefix("rules: "), None, tuple(map(str, seeds[0].roots)))
+        else:
+            return fired, found
         finally:
             self.graph.run("(pop)")
-        return fired, found
+        return self.round(at, fewer, seed, judged) if fewer else (0, None)

@@ -61,18 +61,18 @@ def distinct(bodies: tuple[Value, ...], axes: tuple[int, ...], extents: dict[int
         args = tuple(made[place] for place in below((v, scope)))
         match v:
             case loop.Load(t, element, point): return loop.Load(t, element, tuple(at(x, scope) for x in point))
-            case loop.IndexOf(x): return loop.IndexOf(at(x, scope))
+            case loop.IndexOf(index): return loop.IndexOf(at(index, scope))
             case loop.Apply(op, _): return loop.Apply(op, args)
             case loop.Cast(element, _): return loop.Cast(element, *args)
             case loop.Round(element, _): return loop.Round(element, *args)
             case loop.Const(): return v
         _, new = inner(v, scope)[-1]
-        x, *others = (made[placed(x, inner(v, scope))] for x in folded(v))
+        first, *others = (made[placed(x, inner(v, scope))] for x in folded(v))
         match v:
-            case loop.Reduce(monoid): return loop.Reduce(monoid, new, x)
-            case loop.Scan(monoid, _, upto): return loop.Scan(monoid, new, at(upto, scope), x)
-            case loop.Pivot(recipe): return loop.Pivot(recipe, new, x)
-            case loop.Channel(recipe): return loop.Channel(recipe, new, x, *others)
+            case loop.Reduce(monoid): return loop.Reduce(monoid, new, first)
+            case loop.Scan(monoid, _, upto): return loop.Scan(monoid, new, at(upto, scope), first)
+            case loop.Pivot(recipe): return loop.Pivot(recipe, new, first)
+            case loop.Channel(recipe): return loop.Channel(recipe, new, first, *others)
         raise AssertionError(type(v))
 
     roots = [placed(b, ()) for b in bodies]
