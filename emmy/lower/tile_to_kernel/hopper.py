@@ -218,8 +218,8 @@ class Multiplication:
 
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
         """`body` for the first row and column of each tile of this block, at its point of the batch."""
-        cluster = self.tiling.cluster
-        number: Expr = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else Block(0) // cluster if cluster > 1 else Block(0)
+        own = Block(0) // self.tiling.cluster if self.shares else Block(0)
+        number: Expr = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else own
         inner = scope.child() if self.grid < self.tiles else scope
         here: Expr = number
         layer = self.down * self.across
@@ -258,10 +258,7 @@ class Multiplication:
 
     def share(self, scope: Emitter, phase: Phase) -> tuple[Expr, Expr]:
         """The first stage of a phase that this block takes, and the one after its last."""
-        if self.shares is None:
-            return int32(0), int32(phase.steps)
-        first, stop = self.shares.part(phase.steps)
-        return scope.let("begin", first), scope.let("stop", stop)
+        return self.shares.part(scope, phase.steps) if self.shares else (int32(0), int32(phase.steps))
 
     def copy(self, scope: Emitter, left: bool) -> None:
         """What the thread does that copies the operands of a side."""
@@ -298,10 +295,7 @@ class Multiplication:
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             result.begin(inner, row, column + self.shares.rank * self.shares.strip if self.shares else column)
-            if t.apart:
-                self.apart(inner, ring, result)
-            else:
-                self.together(inner, ring, before, result)
+            self.apart(inner, ring, result) if t.apart else self.together(inner, ring, before, result)
             if self.shares:
                 self.shares.join(inner, result.group * GROUP + result.thread)
             result.store(inner)

@@ -46,9 +46,9 @@ class Shares:
     def shared(self) -> tuple[SharedBuffer, ...]:
         return self.met, *self.inboxes.values()
 
-    def part(self, count: int) -> tuple[Expr, Expr]:
+    def part(self, scope: Emitter, count: int) -> tuple[Expr, Expr]:
         """The first of `count` stages that this block takes, and the one after its last."""
-        return self.rank * count // self.blocks, (self.rank + 1) * count // self.blocks
+        return scope.let("begin", self.rank * count // self.blocks), scope.let("stop", (self.rank + 1) * count // self.blocks)
 
     def made(self) -> tuple[Stmt, ...]:
         """The barrier of what will come, by one thread, before all blocks meet."""
