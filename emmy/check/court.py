@@ -310,9 +310,7 @@ class Court:
         """How two terms differ, if they do."""
         if left.dtype is not right.dtype:
             return f"the left side is {left.dtype}, the right side {right.dtype}"
-        # of the dimensions those along which one of them varies: there may be more than NumPy broadcasts
-        alike = tuple(k for k, (m, n) in enumerate(zip(left.value.shape, right.value.shape, strict=True)) if m == n == 1)
-        a, b = np.broadcast_arrays(np.squeeze(left.value, alike), np.squeeze(right.value, alike))
+        a, b = np.broadcast_arrays(left.value, right.value)
         if a.dtype.kind != "f":
             wrong = a != b
         elif self.fast:
