@@ -26,6 +26,7 @@ AXIS = {("Axis", 0), ("Reduce", 1), ("Scan", 1), ("Pivot", 1), ("Channel", 1), (
 JUMPS = ("sign", "floor", "ceil", "trunc", "round", "floordiv", "truncdiv", "mod", "fmod", "eq", "ne", "lt", "le", "isnan")
 MAIN = (dt.f64, dt.f32, dt.f32, dt.f64, dt.i64, dt.bool_, dt.i32)      # types of the roots
 WHY = "deviation", "squares"           # reasons of a Difference
+CHAIN = 6               # rules, one after another, that derive a fact of a seed
 FRACTIONS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (-3, 1), (0, 1))
 CONSTANTS = (1.0, 2.0, 0.0, -0.0, -1.5, float("inf"), float("nan"))
 
@@ -71,15 +72,16 @@ class Maker(Places):
                       and self.book.constructs(c.name) and not any(isinstance(a, Var) for a in p.args)]
         return Seed(tuple(dict.fromkeys(roots)), tuple(self.used))
 
-    def unfolded(self, premises: Sequence[Call], depth: int = 0) -> list[Call]:
-        """The premises, with those of a rule that derives it for each fact that no file states."""
+    def unfolded(self, premises: Sequence[Call], path: tuple[str, ...] = ()) -> list[Call]:
+        """The premises, with those of a rule that derives it for each fact that no file states.  `path`: the facts that they are to derive,
+        of which one of the same kind as a premise ends it sooner."""
         found: list[Call] = []
         for p in premises:
             derivers = self.book.derivers.get(p.name, []) if p.name in self.book.relations else []
             options = [(r, f) for r, f in derivers if r.kind in self.kinds]
             if forced := [o for o in options if o[0].name == self.through]:
                 options = forced
-            if not options or self.book.relations.get(p.name) or depth > 4:
+            if not options or self.book.relations.get(p.name) or len(path) > (CHAIN - 2 if p.name in path else CHAIN):
                 found.append(p)
                 continue
             rule, fact = self.choose(options)
@@ -96,7 +98,7 @@ class Maker(Places):
                     further.append(Call("=", (here, substitute(there, values))))
             values |= {x: Var(f"{x}.{mark}") for x in variables(*form.premises) if x not in values}
             inner = [substitute(q, values) for q in form.premises]
-            found += [*further, *self.unfolded([q for q in inner if isinstance(q, Call)], depth + 1)]
+            found += [*further, *self.unfolded([q for q in inner if isinstance(q, Call)], (*path, p.name))]
         return found
 
     # -- terms of each sort

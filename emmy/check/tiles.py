@@ -62,9 +62,10 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 
 def kernels() -> Iterator[tile.Kernel]:
-    """A kernel of each kind: elementwise, of odd lines and octets too, transposing, row and column sums, a scan, softmax of rows, long and
-    very long ones too, and of columns, windows, products, those of a byte's types, of a computed side and long ones too, a convolution
-    and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of documents, and of one row."""
+    """A kernel of each kind: elementwise, of odd lines and octets too, transposing, sums of rows, very long ones too, and of columns, a scan,
+    softmax of rows, long and very long ones too, and of columns, windows, products, those of a byte's types, of a computed side and long
+    ones too, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of
+    documents, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:
@@ -78,7 +79,7 @@ def kernels() -> Iterator[tile.Kernel]:
     flipped = view(y, (n, n), (Pos(1), Pos(0)))
     windows = view(x, (n, 30, 3), (Pos(0), ix.add(ix.mul(Pos(1), 2), Pos(2))))
     results = [apply("exp", x), apply("exp", matrix("o", columns=37)), softmax(x, 1), softmax(x, 0), apply("add", x, flipped),
-               softmax(matrix("l", rows=2, columns=32768), 1),
+               softmax(matrix("l", rows=2, columns=32768), 1), tir.Reduce("max", (1,), matrix("l", rows=2, columns=32768)),
                tir.Reduce("add", (1,), x), tir.Reduce("max", (0,), x), tir.Scan("add", 1, x),
                apply("div", x, along(tir.Reduce("add", (1,), x), (n, n), (0,))), tir.Reduce("add", (1,), apply("mul", centred, centred)),
                softmax(matrix("l", columns=1024), 1), tir.Reduce("max", (2,), windows)]
