@@ -31,6 +31,7 @@ from emmy.instructions import (
     ShuffleUp,
     ShuffleXor,
     StoreCluster,
+    StoreClusterVector,
     StoreGlobal,
     StoreGlobalVector,
     StoreShared,
@@ -310,6 +311,17 @@ def rotation(cluster: int = 2, grid: int = 4, element: DType = dt.f32) -> Kernel
         LoadShared(y, "part", t), StoreGlobal("dst", Block(0) * 64 + t, y)), (), cluster)
 
 
+def runs(index: Expr | int = 0, rank: Expr | None = None, bytes: int = 64 * 4 * 4, element: dt.DType = dt.f32, offset: int = 4) -> Kernel:
+    """Each block of two sends each thread's run of four to the other, and writes what has come."""
+    t, other = Thread(), (Block(0) + 1) % 2 if rank is None else rank
+    return Kernel("runs", (GlobalBuffer("src", element, 512, "read"), GlobalBuffer("dst", element, 512, "write")),
+        (SharedBuffer("part", element, 256), SharedBuffer("met", dt.i64, 1)), (2, 1, 1), 64, (
+        If(t == 0, (InitBarrier("met", int32(0), 1), ExpectBytes("met", int32(0), bytes), FenceBarriers())), ClusterArrive(),
+        DeclareArray("x", element, 8), LoadGlobalVector("x", 4, "src", Block(0) * 256 + t * 4, 4), ClusterWait(),
+        StoreClusterVector("part", t * 4 + index, other, "x", offset, "met", int32(0)), WaitBarrier("met", int32(0), int32(0)),
+        LoadSharedVector("x", 0, "part", t * 4, 4), StoreGlobalVector("dst", Block(0) * 256 + t * 4, "x", 0, 4)), (), 2)
+
+
 def squares(wait: bool = True) -> Kernel:
     """dst[n] = src[n]^2, where kernels ahead write `src` and this one lets the next begin.  `wait`: whether it waits for them."""
     x = f32("x")
@@ -347,5 +359,5 @@ def every_operator(element: DType) -> Kernel:
 
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
-         online_softmax(5, 77), branches(), warp_scan(), look_back_scan(), squares(), rotation(),
+         online_softmax(5, 77), branches(), warp_scan(), look_back_scan(), squares(), rotation(), runs(),
          tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY, *window_kernels.EVERY)

@@ -154,7 +154,7 @@ SPLIT: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]] = 
     "sum": (lambda x: x.sum(), ((1 << 22,),), 2),
     "max": (lambda x: x.amax(-1), ((4, 1 << 20),), 2),
     "columns": (lambda x: x.sum(0), ((65536, 64),), 2),
-    "mean": (lambda x: x.mean(-1), ((64, 100_000),), 2),
+    "mean": (lambda x: x.mean(-1), ((4, 1_000_000),), 2),
     "few rows of a matmul": (lambda a, b: a @ b, ((16, 4096), (4096, 4096)), 2),
     "a million": (lambda x: x.sum(), ((1_000_000,),), 2),
     "no divisor": (lambda x: x.sum(), ((1_000_003,),), 2),

@@ -48,7 +48,8 @@ def test_one_token_reads_each_byte_of_the_weights_once(name: str) -> None:
     (kernel,) = large(name, 1).tile.kernels
     assert kernel.schedule is not None and kernel.schedule.form == "fold"
     weights, scales, activations = WIDE * WIDE // (2 if LAYERS[name].packed else 1), WIDE * (32 if LAYERS[name].grouped else 1), WIDE
-    assert features(Census(kernel), kernel.schedule).dram_bytes == weights + 2 * (scales + activations + WIDE)
+    found, once = features(Census(kernel), kernel.schedule), weights + 2 * (scales + activations + WIDE)
+    assert found.reread_bytes == 0 and once <= found.dram_bytes <= 1.06 * once, "short lines take a little longer"
 
 
 @pytest.mark.parametrize("name", LAYERS)

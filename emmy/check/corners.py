@@ -32,8 +32,8 @@ def sums() -> Iterator[tir.Program]:
 
 
 def corners() -> Iterator[tir.Program]:
-    """What few random programs have: the variance of truths, a maximum turned round, a sum of equals, a deviation of a rounded tensor,
-    choices by the order of indices, and a padded convolution."""
+    """What few random programs have: the variance of truths, a maximum turned round, two statistics of rows subtracted, a sum of
+    equals, a deviation of a rounded tensor, choices by the order of indices, and a padded convolution."""
     n = 4
     x, y = tir.Input("x", (n, n), dt.f32), tir.Input("y", (n, n), dt.f32)
 
@@ -51,8 +51,9 @@ def corners() -> Iterator[tir.Program]:
     above = apply("le", apply("add", row, one), column)
     chosen = (apply("select", apply("not", apply("lt", row, column)), x, y), apply("select", apply("select", above, true, false), x, y))
     turned = tir.Reduce("max", (1,), apply("mul", x, constant(-2.0, (n, n), dt.f32)))
+    lowered = apply("sub", apply("sub", x, along(tir.Reduce("max", (1,), y), (n, n), (0,))), along(mean(y), (n, n), (0,)))
     image, s, b, w = (tir.Input(name, shape, dt.f32) for name, shape in (("z", (2, 2, 2, 2)), ("s", (2,)), ("b", (2,)), ("w", (2, 2, 2))))
-    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (turned,),
+    for outputs in (chosen, (mean(apply("mul", centred, centred)),), (turned,), (lowered,),
                     (tir.Reduce("add", (2,), repeated),), (half, product(scaled, y)),
                     (convolution(image, apply("recip", s), b, w, 1, 1, "add"),)):
         yield tir.Program(tuple((f"y{k}", value) for k, value in enumerate(outputs)))

@@ -23,7 +23,7 @@ from emmy.lower.tensor_to_loop import lower
 from tests.egraph.agreement import judge
 from tests.evaluate.lowered import fused
 
-SMALL = "small.egg", """(set (LongAxis) 2) (PieceOption 3) (set (PieceLine) 1)
+SMALL = "small.egg", """(set (LongAxis) 2) (set (LongKeys) 2) (PieceOption 3) (set (PieceLine) 1)
 (Enough "tiles" 0 64 1 9) (Enough "rows" 0 64 1 9) (Enough "columns" 0 64 1 9) (Enough "twists" 0 64 1 9)"""
 DEEP = settings().max_examples > 1_000
 

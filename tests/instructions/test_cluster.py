@@ -11,28 +11,19 @@ from emmy.evaluate.simulate import SimulationError, simulate
 from emmy.instructions import (
     Barrier,
     ClusterArrive,
-    ClusterWait,
-    DeclareArray,
     ExpectBytes,
-    FenceBarriers,
     If,
-    InitBarrier,
-    LoadGlobalVector,
-    LoadSharedVector,
     StoreCluster,
-    StoreClusterVector,
     StoreGlobal,
-    StoreGlobalVector,
     StoreShared,
-    WaitBarrier,
 )
 from emmy.ir import dtype as dt
 from emmy.ir import kernel_parser, kernel_text
-from emmy.ir.kernel_ir import Block, Expr, GlobalBuffer, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32, verify
+from emmy.ir.kernel_ir import Block, Expr, Kernel, Stmt, Thread, Var, const, int32, verify
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit
 from emmy.runtime.build import build
-from tests.kernels import rotation
+from tests.kernels import rotation, runs
 
 SRC = np.arange(64 * 6).astype(np.float32)
 
@@ -115,17 +106,6 @@ def test_malformed(sent: StoreCluster, message: str) -> None:
         verify(replaced(K, 0, 1, 2, 3, sent, 5, 6, 7))
     with pytest.raises(IRError, match="clusters of 3"):
         verify(K.replace(cluster=3))
-
-
-def runs(index: Expr | int = 0, rank: Expr | None = None, bytes: int = 64 * 4 * 4, element: dt.DType = dt.f32, offset: int = 4) -> Kernel:
-    """Each block of two sends each thread's run of four to the other, and writes what has come."""
-    place, other = T * 4 + index, (Block(0) + 1) % 2 if rank is None else rank
-    return Kernel("runs", (GlobalBuffer("src", element, 512, "read"), GlobalBuffer("dst", element, 512, "write")),
-        (SharedBuffer("part", element, 256), SharedBuffer("met", dt.i64, 1)), (2, 1, 1), 64, (
-        If(T == 0, (InitBarrier("met", int32(0), 1), ExpectBytes("met", int32(0), bytes), FenceBarriers())), ClusterArrive(),
-        DeclareArray("x", element, 8), LoadGlobalVector("x", 4, "src", Block(0) * 256 + T * 4, 4), ClusterWait(),
-        StoreClusterVector("part", place, other, "x", offset, "met", int32(0)), WaitBarrier("met", int32(0), int32(0)),
-        LoadSharedVector("x", 0, "part", T * 4, 4), StoreGlobalVector("dst", Block(0) * 256 + T * 4, "x", 0, 4)), (), 2)
 
 
 @pytest.mark.parametrize("element", [dt.f32, dt.i32])
