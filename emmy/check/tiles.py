@@ -62,9 +62,9 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 
 def kernels() -> Iterator[tile.Kernel]:
-    """A kernel of each kind: elementwise, of odd lines and octets too, transposing, sums of rows, very long ones too, and of columns, a scan,
-    softmax of rows, long and very long ones too, and of columns, windows, products, those of a byte's types, of a computed side and long
-    ones too, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of
+    """A kernel of each kind: elementwise, of odd lines and octets too, transposing, sums of rows, very long ones too, and of columns, a
+    scan, softmax of rows, long and very long ones too, and of columns, windows, products, those of a byte's types, of a computed side and
+    long ones too, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of
     documents, and of one row."""
     n = 64
 
