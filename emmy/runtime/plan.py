@@ -170,8 +170,6 @@ def verify(plan: Plan) -> None:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} is done once, and {other} is another tensor at each call")
         if len(x.grid) != 3 or min(x.grid) < 1 or not 1 <= x.block <= 1024:
             raise IRError(f"plan {plan.name}: launch of {x.kernel} has grid {x.grid} and block {x.block}; leave out a launch without work")
-
-
     if any(later.once and not x.once for x, later in pairwise(plan.launches)):
         raise IRError(f"plan {plan.name}: launches that are done once come before the others")
 
