@@ -207,13 +207,12 @@ def main() -> None:
     given = parser.parse_args()
     start = time.monotonic()
     rules = {(ir, r.name): digest(ir, r) for ir in ORDER for r in house(ir) if fnmatch(r.name, given.only)}
-    known: dict[tuple[str, str], Judged] = {}
-    if given.resume and given.record and given.record.exists():
-        read = map(Judged.read, given.record.read_text().splitlines())
-        known = {(r.ir, r.rule): r for r in read if rules.get((r.ir, r.rule)) == r.digest}
+    read = list(map(Judged.read, given.record.read_text().splitlines())) if given.record and given.record.exists() else []
+    others = "".join(r.line() for r in read if not fnmatch(r.rule, given.only))      # are kept as they are
+    known = {(r.ir, r.rule): r for r in read if rules.get((r.ir, r.rule)) == r.digest} if given.resume else {}
     wanted = [key for key in rules if key not in known]
     if given.record:
-        given.record.write_text("".join(r.line() for r in known.values()))
+        given.record.write_text(others + "".join(r.line() for r in known.values()))
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
         for k, result in enumerate(pool.map(judged, *zip(*wanted, strict=True)) if wanted else ()):
             known[result.ir, result.rule] = result
@@ -224,7 +223,7 @@ def main() -> None:
                     record.write(result.line())
     found = [known[key] for key in rules]
     if given.record:
-        given.record.write_text("".join(r.line() for r in found))
+        given.record.write_text(others + "".join(r.line() for r in found))
     reasons = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())["listed"]
     if given.output:
         given.output.write_text(page(found, reasons))

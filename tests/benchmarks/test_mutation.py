@@ -53,3 +53,6 @@ def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     lines = record.read_text().splitlines(keepends=True)
     record.write_text("".join([lines[0].replace('"digest": "', '"digest": "-'), *lines[1:]]))
     assert ", 1 rules judged" in run("--resume") and output.read_text() == text
+    other = on_record()[0].line()
+    record.write_text(other + record.read_text())
+    assert ", 0 rules judged" in run("--resume") and other in record.read_text(), "rules that are not asked for stay on record"
