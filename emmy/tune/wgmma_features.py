@@ -11,8 +11,8 @@ from emmy.ir.dtype import DType
 from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.address import by_runs
-from emmy.lower.tile_to_kernel.hopper import tiling
 from emmy.lower.tile_to_kernel.hopper_prologue import RUN
+from emmy.lower.tile_to_kernel.hopper_tiling import tiling
 from emmy.lower.tile_to_kernel.staging import factors, split
 from emmy.tune.census import Census, slots
 from extract.cost import BULK_SHARE, SLOTS_A_CYCLE, Features

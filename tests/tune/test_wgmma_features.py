@@ -12,7 +12,7 @@ from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
-from emmy.lower.tile_to_kernel import hopper, lower
+from emmy.lower.tile_to_kernel import hopper_tiling, lower
 from emmy.tune.census import Census
 from emmy.tune.features import features
 from extract import cost, hardware
@@ -29,7 +29,7 @@ ROWS = ["WORK=g1x1/ws,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,R
 def test_bytes_and_products_are_those_of_the_kernel(row: str, sizes: tuple[int, int, int]) -> None:
     k = matmul(*sizes, right=True, element=dt.bf16)
     s = schedule("contraction", row, (0,), (1,))
-    found, t = features(Census(k), s), hopper.tiling(s.row)
+    found, t = features(Census(k), s), hopper_tiling.tiling(s.row)
     made = lower(k.replace(schedule=s))
     expected = sum(x.bytes for x in kernel_ir.walk(made.body) if isinstance(x, ExpectBytes))
     tiles, rounds = ceil(sizes[0] / t.height) * ceil(sizes[1] / t.width), ceil(sizes[2] / t.depth)
@@ -47,7 +47,7 @@ def pick(m: int, n: int, k: int) -> tile.Row:
 
 def test_tiles_are_large_where_they_fill_the_machine_and_fit_its_waves() -> None:
     def waves(m: int, n: int, k: int) -> tuple[float, int]:
-        t = hopper.tiling(pick(m, n, k))
+        t = hopper_tiling.tiling(pick(m, n, k))
         tiles = ceil(m / t.height) * ceil(n / t.width)
         return tiles * t.height * t.width / (m * n) * ceil(tiles / 132) * 132 / tiles, t.height * t.width
 
@@ -57,7 +57,7 @@ def test_tiles_are_large_where_they_fill_the_machine_and_fit_its_waves() -> None
 
 
 def test_few_rows_read_the_weights_with_every_multiprocessor() -> None:
-    t = hopper.tiling(pick(64, 4096, 4096))
+    t = hopper_tiling.tiling(pick(64, 4096, 4096))
     assert t.height == 64 and 66 <= 4096 // t.width <= 264
 
 

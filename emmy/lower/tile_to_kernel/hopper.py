@@ -6,8 +6,7 @@ to.  Each other group multiplies 64 rows at a time of what has arrived, one stag
 back when its products are done.  A stage has a barrier that the bytes of both sides complete, and one at which every warp that multiplies
 arrives.  While groups compute results of one tile, the ring fills with the next.
 
-A block takes tiles of the result in turn, every `blocks`-th, in groups of `together` rows of tiles, column by column: blocks that run at
-one time read few rows and few columns.
+A block takes one tile of the result after another (`hopper_raster`).
 
 A left operand that is computed from what copies bring is computed in registers, the next stage of it beside the products of one
 (`hopper_prologue`); what was read for it is given back with that.
@@ -25,7 +24,6 @@ Any extents: copies fill with zeros and stores are clipped.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
@@ -55,73 +53,26 @@ from emmy.instructions import (
 from emmy.instructions.mma import depth as k_of
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
-from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Apply, Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
+from emmy.ir.kernel_ir import Apply, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
-from emmy.lower.tile_to_kernel.hopper_operand import Operand, Stages, clear
+from emmy.lower.tile_to_kernel.hopper_operand import Operand, clear
 from emmy.lower.tile_to_kernel.hopper_prologue import Computed, Prepared, prepared
+from emmy.lower.tile_to_kernel.hopper_raster import Raster
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.hopper_shares import Shares
+from emmy.lower.tile_to_kernel.hopper_tiling import Tiling, tiling
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, counted, products
-from emmy.lower.tile_to_kernel.warpgroups import GROUP, WARPS, Groups, Ring
+from emmy.lower.tile_to_kernel.warpgroups import GROUP, WARPS, Ring
 
 HALVES = (dt.bf16, dt.f16)
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
-
-
-class Tiling(Groups):
-    """A row as numbers: groups that multiply; tiles of each by rows, columns of an instruction, tiles by columns; elements of the folded
-    axis a stage; stages; rows of tiles that are taken together; blocks, 0 for one a tile; type of the operands; blocks that share one."""
-
-    wide: int
-    columns: int
-    depth: int
-    stages: int
-    together: int
-    blocks: int
-    element: DType
-    cluster: int = 1
-
-    @property
-    def ring(self) -> Stages:
-        return Stages(self.depth, self.stages, self.element)
-
-    @property
-    def apart(self) -> bool:
-        """Whether the sums of a stage are added up apart."""
-        return self.element.bytes == 1
-
-    @property
-    def width(self) -> int:
-        return self.wide * self.columns
-
-def tiling(row: tile.Row) -> Tiling:
-    """The numbers of a row; IRError if it is not one of this form."""
-    work, stage = re.fullmatch(r"g(\d+)x1/ws(?:/c\d+)?", row.work), re.fullmatch(r"d(\d+)/smem-tma(?:-once)?", row.stage)
-    cover = re.fullmatch(r"wgmma_m64n(\d+)k(\d+)_(bf16|f16|tf32|e4m3|e5m2)_f32/f(\d+)x(\d+)/k(\d+)", row.tile)
-    raster = re.fullmatch(r"gm(\d+)(?:/p(\d+))?", row.raster)
-    if not work or not cover or not stage or not raster or row.reduce:
-        raise IRError(f"row {row}: a row of this form is spelled "
-                      "WORK=g2x1/ws,TILE=wgmma_m64n256k16_bf16_f32/f1x1/k64,STAGE=d4/smem-tma,RASTER=gm8/p132")
-    wide, deep, element, rows, columns, depth = cover.groups()
-    out = Tiling(int(work[1]), int(rows), int(wide), int(columns), int(depth), int(stage[1]), int(raster[1]), int(raster[2] or 0),
-                 dt.named(element), row.cluster)
-    lines, rest = divmod(out.depth, out.ring.line)
-    least = min(out.groups, out.rows, out.wide, out.columns, out.depth, out.stages, out.together)
-    if least < 1 or out.groups > 3 or out.wide % 8 or out.wide > 256 or rest or lines > (1 if out.apart else 4) or (
-            out.stages < 2 or int(deep) != k_of(out.element)):
-        raise IRError(f"row {row}: it takes 1 to 3 groups, an instruction of 8 to 256 columns in 8s and as deep as 32 bytes, "
-                      "a depth of 1 to 4 times 128 bytes (128 elements of a byte), 2 stages or more")
-    if out.cluster > 1 and (out.blocks or out.width % (8 * out.cluster)):
-        raise IRError(f"row {row}: a cluster has one tile, and each of its blocks 8 columns of it or a multiple of them")
-    return out
 
 
 class Phase(NamedTuple):
@@ -153,9 +104,7 @@ class Multiplication:
         found = [self.views(scope.free, nest, p) for nest, p in zip(nests, each, strict=True)]
         if not joined and len(axes := {(x.axis, x.taps) for x in found}) > 1:
             raise IRError(f"{kernel.name} sums over different axes: {sorted(axes)}")
-        self.down, self.across = -(-self.extent(schedule.rows) // t.height), -(-self.extent(schedule.columns) // t.width)
-        self.tiles = self.down * self.across * self.extent(schedule.batch)
-        self.grid = min(t.blocks or self.tiles, self.tiles) * t.cluster
+        self.raster = Raster(kernel, schedule, t)
         self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
         self.computed: dict[Value, Computed] = {}
@@ -216,35 +165,6 @@ class Multiplication:
             *((x, True) for x in (left.raw.values() if isinstance(left, Computed) else (left,))), (right, False)))
         return Phase(axis, taps, chunks, chunks * self.extent(taps), tuple(operands), tuple(one[1:] for one in made))
 
-    def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
-        """`body` for the first row and column of each tile of this block, at its point of the batch."""
-        own = Block(0) // self.tiling.cluster if self.shares else Block(0)
-        number: Expr = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else own
-        inner = scope.child() if self.grid < self.tiles else scope
-        here: Expr = number
-        layer = self.down * self.across
-        if layer < self.tiles:
-            inner.place(self.schedule.batch, inner.whole(inner.let("layer", number // layer)))
-            here = inner.let("t", number % layer)
-        else:
-            inner.place(self.schedule.batch, inner.whole(int32(0)))
-        row, column = self.raster(inner, here)
-        body(inner, inner.let("m", row * self.tiling.height), inner.let("n", column * self.tiling.width))
-        if isinstance(number, Var):
-            scope.emit(For(number, Block(0), int32(self.tiles), int32(self.grid), False, tuple(inner.body)))
-
-    def raster(self, scope: Emitter, number: Expr) -> tuple[Expr, Expr]:
-        """The row and the column of the tile of that number."""
-        together = min(self.tiling.together, self.down)
-        if together == self.down:
-            return number % together, number // together
-        first = scope.let("first", number // (together * self.across) * together)
-        inside = scope.let("inside", number % (together * self.across))
-        height: Expr = int32(together)
-        if self.down % together:
-            height = scope.let("height", Apply("min", (self.down - first, height)))
-        return first + inside % height, inside // height
-
     def prepare(self, scope: Emitter, stored: tuple[str, ...]) -> None:
         """Barriers, by one thread, and a meeting of all."""
         s = Var(scope.name("s"), dt.i32)
@@ -281,7 +201,7 @@ class Multiplication:
                 body.emit(*ring.advance())
                 inner.emit(For(step, begin, stop, int32(1), False, tuple(body.body)))
 
-        self.each_tile(scope, tile_)
+        self.raster.each_tile(scope, tile_)
 
     def multiply(self, scope: Emitter, result: Result) -> None:
         """What a group does that multiplies."""
@@ -300,7 +220,7 @@ class Multiplication:
                 self.shares.join(inner, result.group * GROUP + result.thread)
             result.store(inner)
 
-        self.each_tile(scope, tile_)
+        self.raster.each_tile(scope, tile_)
         result.end(scope)
 
     def together(self, scope: Emitter, ring: Ring, before: Var, result: Result) -> None:
@@ -396,4 +316,4 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t.part(scope, SHARE, copying.body, multiplying.body)
     shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, *(m.shares.shared if m.shares else ()), m.barriers
     maps_ = *(x.map for x in m.operands.values()), *result.maps
-    return finish(kernel, scope, (m.grid, 1, 1), t.threads, shared, maps_, cluster=t.cluster)
+    return finish(kernel, scope, (m.raster.grid, 1, 1), t.threads, shared, maps_, cluster=t.cluster)

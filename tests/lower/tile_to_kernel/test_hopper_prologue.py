@@ -32,7 +32,7 @@ from emmy.ir.index import Ax
 from emmy.ir.kernel_ir import int32
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit_module
-from emmy.lower.tile_to_kernel import hopper, lower
+from emmy.lower.tile_to_kernel import hopper_tiling, lower
 from emmy.runtime.build import build
 from tests.evaluate.test_simulate_hopper import without_one
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors, total
@@ -161,7 +161,7 @@ def test_rows_of_integers() -> None:
     for k in (octets(256, 256, 256), octets(256, 256, 256, 128)):
         found = rows(k)
         assert found and {s.rows for s in found.values()} == {(1,)}
-        assert all(hopper.tiling(s.row).depth % 128 == 0 and lower(k.replace(schedule=s)) for s in found.values())
+        assert all(hopper_tiling.tiling(s.row).depth % 128 == 0 and lower(k.replace(schedule=s)) for s in found.values())
     assert not rows(octets(256, 256, 256, 64))      # groups that no stage lies in
     with pytest.raises(IRError, match="no whole lines"):
         lower(octets(64, 64, 128).replace(schedule=schedule("contraction", SMALL, (1,), (0,))))

@@ -1,0 +1,57 @@
+"""The order in which blocks of warpgroups take the tiles of a result.
+
+A block takes every `blocks`-th tile, in groups of `together` rows of tiles, column by column: blocks that run at one time read few rows and
+few columns.  Where a cluster shares tiles, all its blocks take the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from emmy.instructions import For
+from emmy.ir import dtype as dt
+from emmy.ir import tile_ir as tile
+from emmy.ir.kernel_ir import Apply, Block, Expr, Var, int32
+from emmy.lower.tile_to_kernel.hopper_tiling import Tiling
+from emmy.lower.tile_to_kernel.scalar import Emitter
+
+
+class Raster:
+    """The tiles of a kernel's result: so many `down` and `across` in each layer of the batch; `grid` blocks take them."""
+
+    def __init__(self, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling):
+        self.schedule, self.tiling = schedule, t
+        rows, columns, batch = (prod(kernel.extents[a] for a in axes) for axes in (schedule.rows, schedule.columns, schedule.batch))
+        self.down, self.across = -(-rows // t.height), -(-columns // t.width)
+        self.tiles = self.down * self.across * batch
+        self.grid = min(t.blocks or self.tiles, self.tiles) * t.cluster
+
+    def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
+        """`body` for the first row and column of each tile of this block, at its point of the batch."""
+        own = Block(0) // self.tiling.cluster if self.tiling.cluster > 1 else Block(0)
+        number: Expr = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else own
+        inner = scope.child() if self.grid < self.tiles else scope
+        here: Expr = number
+        layer = self.down * self.across
+        if layer < self.tiles:
+            inner.place(self.schedule.batch, inner.whole(inner.let("layer", number // layer)))
+            here = inner.let("t", number % layer)
+        else:
+            inner.place(self.schedule.batch, inner.whole(int32(0)))
+        row, column = self.place(inner, here)
+        body(inner, inner.let("m", row * self.tiling.height), inner.let("n", column * self.tiling.width))
+        if isinstance(number, Var):
+            scope.emit(For(number, Block(0), int32(self.tiles), int32(self.grid), False, tuple(inner.body)))
+
+    def place(self, scope: Emitter, number: Expr) -> tuple[Expr, Expr]:
+        """The row and the column of the tile of that number of a layer."""
+        together = min(self.tiling.together, self.down)
+        if together == self.down:
+            return number % together, number // together
+        first = scope.let("first", number // (together * self.across) * together)
+        inside = scope.let("inside", number % (together * self.across))
+        height: Expr = int32(together)
+        if self.down % together:
+            height = scope.let("height", Apply("min", (self.down - first, height)))
+        return first + inside % height, inside // height
