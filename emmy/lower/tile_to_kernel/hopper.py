@@ -14,12 +14,16 @@ A left operand that is computed from what copies bring is computed in registers,
 Products of a byte's types keep some 14 bits of what they add up.  Their sums of a stage, 128 elements, are begun anew and added in fp32:
 while one group does that, another multiplies.
 
+Groups may take turns: each has tiles of its own, and multiplies while the other computes its result.  What a stage brings is then read by
+one group; the other leaves as many stages out as a tile has, and waits for its turn before it waits for the first of its own.
+
 Where tiles are few, the blocks of a cluster share one: each takes a part of its stages, and they join (`hopper_shares`).
 
-Row: WORK=g<groups>x1/ws[/c<blocks of a cluster>],TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
-STAGE=d<stages>/smem-tma[-once],RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, depth counts elements;
-without p a block or a cluster has one tile; operands of columns that are read once are the first to leave the second-level cache.
-Any extents: copies fill with zeros and stores are clipped.
+Row: WORK=g<groups>x1/ws[-turns|/c<blocks of a cluster>],
+TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
+STAGE=d<stages>/smem-tma[-once],RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, or with turns
+64 * rows; depth counts elements; without p a block or a cluster has one tile; operands of columns that are read once are the first to
+leave the second-level cache.  Any extents: copies fill with zeros and stores are clipped.
 """
 
 from __future__ import annotations
@@ -69,7 +73,7 @@ from emmy.lower.tile_to_kernel.hopper_tiling import Tiling, tiling
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, counted, products
-from emmy.lower.tile_to_kernel.warpgroups import GROUP, WARPS, Ring
+from emmy.lower.tile_to_kernel.warpgroups import GROUP, WARPS, Ring, Turns
 
 HALVES = (dt.bf16, dt.f16)
 SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and of one that multiplies, by groups that multiply
@@ -117,6 +121,7 @@ class Multiplication:
         made = [(x, array, *sides) for x, array, sides in zip(found, arrays, factors, strict=True)]
         phases = [self.phase([one]) for one in made] if joined else [self.phase(made)]
         self.phases = sorted(phases, key=lambda phase: -phase.steps)    # what is short may have to wait for an earlier kernel
+        self.turns = Turns(scope, t.groups) if t.turns else None
         self.shares = Shares(scope, t.cluster, t.groups, t.rows, t.width, self.sums.values()) if t.cluster > 1 else None
         if self.phases[0].steps < t.cluster:
             raise IRError(f"{kernel.name}: row {schedule.row}: {t.cluster} blocks share {self.phases[0].steps} stages")
@@ -170,10 +175,11 @@ class Multiplication:
         s = Var(scope.name("s"), dt.i32)
         made = scope.child()
         name, stages = self.barriers.name, self.tiling.stages
-        made.emit(InitBarrier(name, s, 2), InitBarrier(name, s + stages, WARPS * self.tiling.groups))
+        made.emit(InitBarrier(name, s, 2), InitBarrier(name, s + stages, WARPS * self.tiling.sharing))
         maps_ = (*(x.map.name for x in self.operands.values()), *stored)
         share, met = (self.shares.made(), (ClusterArrive(),)) if self.shares else ((), ())
-        first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), *share, FenceBarriers()
+        turns = self.turns.made() if self.turns else ()
+        first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), *share, *turns, FenceBarriers()
         scope.emit(If(Thread() == 0, first), *met, Barrier())
 
     def share(self, scope: Emitter, phase: Phase) -> tuple[Expr, Expr]:
@@ -212,6 +218,10 @@ class Multiplication:
             x.declare(scope)
         clear(scope, self.operands.values(), t.groups)
         ring, before = Ring(scope, t.stages), scope.declare("before", int32(0))
+        steps = sum(phase.steps for phase in self.phases)
+        if self.turns:
+            self.turns.enter(scope, result.group, result.lane)
+            scope.emit(If(result.group == 1, ring.skip(steps)))
 
         def tile_(inner: Emitter, row: Expr, column: Expr) -> None:
             result.begin(inner, row, column + self.shares.rank * self.shares.strip if self.shares else column)
@@ -219,8 +229,9 @@ class Multiplication:
             if self.shares:
                 self.shares.join(inner, result.group * GROUP + result.thread)
             result.store(inner)
+            inner.emit(*(ring.skip(steps) if self.turns else ()))
 
-        self.raster.each_tile(scope, tile_)
+        self.raster.each_tile(scope, tile_, result.group if self.turns else None)
         result.end(scope)
 
     def together(self, scope: Emitter, ring: Ring, before: Var, result: Result) -> None:
@@ -229,7 +240,7 @@ class Multiplication:
         leave = Arrive(barriers, before + self.tiling.stages)
         for x in self.computed.values():
             x.begin(scope, result)
-        scope.emit(FenceProducts(sums))
+        scope.emit(*(self.turns.wait() if self.turns else ()), FenceProducts(sums))
         for phase in self.phases:
             step, (begin, stop) = Var(scope.name("step"), dt.i32), self.share(scope, phase)
             body = scope.child()
@@ -243,25 +254,27 @@ class Multiplication:
             for x in phase.computed:
                 x.hand_on(body)
             body.emit(FenceProducts(tuple(x.array for x in phase.computed)))
-            self.step(body, phase, ring.slot, begun, result.group)
+            self.step(body, phase, ring.slot, begun, result.start)
             body.emit(CommitProducts(), *([] if phase.computed else [WaitProducts(1), left_before]),
                       Assign(before, ring.slot), *ring.advance())
             scope.emit(For(step, begin, stop, int32(1), False, tuple(body.body)))
-        scope.emit(WaitProducts(0, sums), If(result.lane == 0, (leave,)))
+        scope.emit(*([self.turns.hand_on()] if self.turns else []), WaitProducts(0, sums), If(result.lane == 0, (leave,)))
 
     def apart(self, scope: Emitter, ring: Ring, result: Result) -> None:
         """The sums of a tile, of those of its stages."""
         parts, barriers = tuple(self.parts.values()), self.barriers.name
         self.each_sum(scope, lambda array, e: const(dt.f32, 0))
+        scope.emit(*(self.turns.wait() if self.turns else ()))
         for phase in self.phases:
             body, (begin, stop) = scope.child(), self.share(scope, phase)
             body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(parts))
-            self.step(body, phase, ring.slot, const(dt.bool_, False), result.group)
+            self.step(body, phase, ring.slot, const(dt.bool_, False), result.start)
             free = Arrive(barriers, ring.slot + self.tiling.stages)
             body.emit(CommitProducts(), WaitProducts(0, parts), If(result.lane == 0, (free,)))
             self.each_sum(body, lambda array, e: Apply("add", (Element(array, dt.f32, e), Element(self.parts[array], dt.f32, e))))
             body.emit(*ring.advance())
             scope.emit(For(Var(scope.name("step"), dt.i32), begin, stop, int32(1), False, tuple(body.body)))
+        scope.emit(*([self.turns.hand_on()] if self.turns else []))
 
     def each_sum(self, scope: Emitter, value: Callable[[str, Expr], Expr]) -> None:
         """Set every element of the sums, of an array by its name."""
@@ -275,8 +288,8 @@ class Multiplication:
         made = self.shares.totals if self.shares else {}
         return {result: HeldSums(made.get(array, array), dt.f32, True, True) for result, array in self.sums.items()}
 
-    def step(self, scope: Emitter, phase: Phase, slot: Expr, begun: Expr, group: Expr) -> None:
-        """The products of a stage; they begin the sums of a tile that has not `begun`."""
+    def step(self, scope: Emitter, phase: Phase, slot: Expr, begun: Expr, start: Expr) -> None:
+        """The products of a stage, of a group's rows from `start` on; they begin the sums of a tile that has not `begun`."""
         t = self.tiling
         q, i, j = (Var(scope.name(x), dt.i32) for x in "qij")
         body = scope.child()
@@ -287,7 +300,7 @@ class Multiplication:
             if isinstance(left, Computed):
                 body.emit(MultiplyWarpgroupRegisters(t.element, t.wide, part, into, left.array, left.at(i, q), *to, chunk))
             else:
-                from_left = left.at(slot, q, group * (64 * t.rows) + i * 64)
+                from_left = left.at(slot, q, start + i * 64)
                 body.emit(MultiplyWarpgroup(t.element, t.wide, part, into, left.buffer.name, from_left, left.major, *to, chunk))
         rows, columns = scope.child(), scope.child()
         columns.emit(counted(j, t.columns, body))
@@ -303,7 +316,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     t = tiling(schedule.row)
     scope = Emitter(kernel)
     m = Multiplication(scope, kernel, schedule, t)
-    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width // t.cluster, m.held(), t.cluster)
+    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width // t.cluster, m.held(), t.cluster, t.turns)
     m.prepare(scope, tuple(x.name for x in result.maps))
     copying, multiplying = scope.child(), scope.child()
     for left in (True, False):
@@ -315,5 +328,6 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     m.multiply(multiplying, result)
     t.part(scope, SHARE, copying.body, multiplying.body)
     shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, *(m.shares.shared if m.shares else ()), m.barriers
+    shared += (m.turns.barrier,) if m.turns else ()
     maps_ = *(x.map for x in m.operands.values()), *result.maps
     return finish(kernel, scope, (m.raster.grid, 1, 1), t.threads, shared, maps_, cluster=t.cluster)

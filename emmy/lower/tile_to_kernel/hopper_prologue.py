@@ -152,7 +152,7 @@ class Computed:
         """Where a raw tensor has an element of a stage at a lane's n-th row: in lines of 128 bytes, swizzled by a row's place among 8."""
         x, r = self.raw[load], self.result
         piece, line = CHUNK // load.element.bytes, maps.BYTES // load.element.bytes
-        row = r.group * (64 * self.tiles) + r.warp * 16 + r.lane // 4 + (n // 2 * 64 + n % 2 * 8)
+        row = r.start + r.warp * 16 + r.lane // 4 + (n // 2 * 64 + n % 2 * 8)
         chunk = inside % line // piece ^ r.lane // 4
         return slot * x.slot + inside // line * (line * x.positions) + row * line + chunk * piece + inside % piece
 

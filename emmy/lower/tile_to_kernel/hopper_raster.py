@@ -1,7 +1,7 @@
 """The order in which blocks of warpgroups take the tiles of a result.
 
 A block takes every `blocks`-th tile, in groups of `together` rows of tiles, column by column: blocks that run at one time read few rows and
-few columns.  Where a cluster shares tiles, all its blocks take the same.
+few columns.  Where a cluster shares tiles, all its blocks take the same.  Where groups take turns, each has every other one of its block's.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ class Raster:
         self.tiles = self.down * self.across * batch
         self.grid = min(t.blocks or self.tiles, self.tiles) * t.cluster
 
-    def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None]) -> None:
-        """`body` for the first row and column of each tile of this block, at its point of the batch."""
+    def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None], group: Expr | None = None) -> None:
+        """`body` for the first row and column of each tile of this block, at its point of the batch; of one that takes turns, those of the
+        `group`."""
         own = Block(0) // self.tiling.cluster if self.tiling.cluster > 1 else Block(0)
-        number: Expr = Var(scope.name("tile"), dt.i32) if self.grid < self.tiles else own
-        inner = scope.child() if self.grid < self.tiles else scope
+        several = self.grid < self.tiles or group is not None
+        number: Expr = Var(scope.name("tile"), dt.i32) if several else own
+        inner = scope.child() if several else scope
         here: Expr = number
         layer = self.down * self.across
         if layer < self.tiles:
@@ -42,7 +44,8 @@ class Raster:
         row, column = self.place(inner, here)
         body(inner, inner.let("m", row * self.tiling.height), inner.let("n", column * self.tiling.width))
         if isinstance(number, Var):
-            scope.emit(For(number, Block(0), int32(self.tiles), int32(self.grid), False, tuple(inner.body)))
+            first, step = (own, self.grid) if group is None else (own + group * self.grid, self.grid * self.tiling.groups)
+            scope.emit(For(number, first, int32(self.tiles), int32(step), False, tuple(inner.body)))
 
     def place(self, scope: Emitter, number: Expr) -> tuple[Expr, Expr]:
         """The row and the column of the tile of that number of a layer."""

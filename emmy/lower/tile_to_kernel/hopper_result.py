@@ -89,12 +89,12 @@ class Line:
 
 class Result:
     """The results of a kernel, tile by tile.  `sums`: where each fold's result is, `tiles` of 64 rows by `width` columns of a group, one of
-    as many `strips` of a tile."""
+    as many `strips` of a tile; a tile has the rows of all groups or, where they take `turns`, of one."""
 
     def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, groups: int, tiles: int, width: int,
-                 sums: Mapping[Value, Held], strips: int = 1):
+                 sums: Mapping[Value, Held], strips: int = 1, turns: bool = False):
         self.kernel, self.schedule, self.groups, self.tiles, self.width, self.sums = kernel, schedule, groups, tiles, width, sums
-        self.whole = width * strips
+        self.whole, self.turns = width * strips, turns
         self.stored = [Stored(scope, t, v, schedule, groups, width) for t, v in zip(kernel.outputs, kernel.results, strict=True)]
         self.boxed = [x for x in self.stored if x.boxed]
         self.mapped = [x for x in self.boxed if x.view is not None]
@@ -116,6 +116,11 @@ class Result:
         self.warp, self.lane = scope.let("warp", self.thread // 32), scope.let("lane", Thread() % 32)
         self.turn = scope.declare("turn", int32(0)) if self.boxed else None
 
+    @property
+    def start(self) -> Expr:
+        """The first row of a tile that is this group's."""
+        return int32(0) if self.turns else self.group * (64 * self.tiles)
+
     def meet(self) -> Stmt:
         """The threads of a group meet."""
         return NamedBarrier(self.group + 1, 128)
@@ -123,7 +128,7 @@ class Result:
     def begin(self, scope: Emitter, row: Expr, column: Expr) -> None:
         """Before the products of the tile at a row and column: what its results need of rows alone and of columns alone."""
         extents, s = self.kernel.extents, self.schedule
-        first = scope.let("row", self.group * (64 * self.tiles) + self.warp * 16 + self.lane // 4)
+        first = scope.let("row", self.start + self.warp * 16 + self.lane // 4)
         self.row, self.column = row, column
         self.rows = GroupRows(s.rows, prod(extents[a] for a in s.rows), row, first, 32 * self.groups, 2 * self.tiles)
         self.columns = StripColumns(s.columns, prod(extents[a] for a in s.columns), column, scope.let("column", self.lane % 4 * 2), 4,
@@ -189,7 +194,7 @@ class Result:
         inner.emit(*(StoreMatrices(x.buffer.name, box + swizzled(line, x.tensor.element, 2 * wide), array, int32(0), 8)
                      for x, array in zip(self.stored, values, strict=True) if x.boxed))
         body.emit(counted(q, wide // 16, inner), *([FenceAsync()] if self.mapped else []), self.meet())
-        row = self.row + (self.group * (64 * self.tiles) + i * 64)
+        row = self.row + (self.start + i * 64)
         one = body.child()
         for x in self.mapped:
             assert x.view is not None

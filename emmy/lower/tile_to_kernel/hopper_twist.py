@@ -54,7 +54,7 @@ from emmy.lower.tile_to_kernel.hopper_softmax import RegisterPass
 from emmy.lower.tile_to_kernel.key_tiles import KeyTiles, Order
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted
-from emmy.lower.tile_to_kernel.warpgroups import WARPS, Groups, Ring
+from emmy.lower.tile_to_kernel.warpgroups import WARPS, Groups, Ring, Turns
 
 # registers of a thread that copies and of one that multiplies, by whether a warp finds which keys count and by groups that multiply
 SHARE = {False: {2: (24, 240), 3: (32, 160)}, True: {2: (40, 232), 3: (32, 160)}}
@@ -134,7 +134,7 @@ class BulkPass(RegisterPass):
         self.order = order(t, self.steps, prod(size[a] for a in schedule.batch))
         self.rings = [Barriers(SharedBuffer(scope.name("full"), dt.i64, n), SharedBuffer(scope.name("empty"), dt.i64, n), n)
                       for n in (t.queries, t.stages, t.stages)]
-        self.turn = SharedBuffer(scope.name("turn"), dt.i64, t.groups)
+        self.turns = Turns(scope, t.groups) if t.turns else None
         self.out = Result(scope, kernel, schedule, t.groups, 1, self.width, self.results)
 
     @staticmethod
@@ -169,15 +169,15 @@ class BulkPass(RegisterPass):
 
     @property
     def shared(self) -> tuple[SharedBuffer, ...]:
-        barriers = [b for ring in self.rings for b in (ring.full, ring.empty)] + [self.turn] * self.bulk.turns
-        return *(x.buffer for x in self.operands), *self.out.shared, *barriers
+        barriers = [b for ring in self.rings for b in (ring.full, ring.empty)]
+        return *(x.buffer for x in self.operands), *self.out.shared, *barriers, *([self.turns.barrier] if self.turns else [])
 
     def prepare(self) -> None:
         """Barriers, by one thread, and a meeting of all."""
         scope, arrivals = self.scope, WARPS * self.bulk.groups
         made = [InitBarrier(b.name, int32(s), n) for ring in self.rings for b, n in ((ring.full, 1), (ring.empty, arrivals))
                 for s in range(ring.stages)]
-        turns = [InitBarrier(self.turn.name, int32(g), WARPS) for g in range(self.bulk.groups)] if self.bulk.turns else []
+        turns = self.turns.made() if self.turns else ()
         scope.emit(If(Thread() == 0, (*(PrefetchMap(m.name) for m in self.maps), *made, *turns, FenceBarriers())), Barrier())
 
     # -- tiles of rows ------------------------------------------------------------------------------------------
@@ -254,9 +254,8 @@ class BulkPass(RegisterPass):
                    *(DeclareArray(s, dt.f32, self.width // 2) for s in wide), DeclareArray(self.scale, dt.f32, 2))
         clear(scope, self.operands, t.groups)
         self.stages = [Ring(scope, ring.stages) for ring in self.rings]
-        if t.turns:
-            self.phase = Ring(scope, 1)
-            scope.emit(If((out.lane == 0) & (out.group == t.groups - 1), (Arrive(self.turn.name, int32(0)),)))
+        if self.turns:
+            self.turns.enter(scope, out.group, out.lane)
 
         def tile_(inner: Emitter, row: Expr) -> None:
             self.begin_tile(inner, row, out)
@@ -310,18 +309,17 @@ class BulkPass(RegisterPass):
 
     def step(self, scope: Emitter, step: Expr, start: Expr, masked: bool) -> None:
         """One tile of keys, and the values of the tile before."""
-        out, wide = self.out, tuple(s for _, s in self.wide())
+        wide = tuple(s for _, s in self.wide())
         scope.emit(self.wait(1))
-        if self.bulk.turns:
-            scope.emit(WaitBarrier(self.turn.name, out.group, self.phase.phase), *self.phase.advance())
+        if self.turns:
+            scope.emit(*self.turns.wait())
         scope.emit(FenceProducts((self.products, self.weights_, *wide)))
         self.multiply_keys(scope)
         scope.emit(CommitProducts(), self.wait(2), FenceProducts())
         self.multiply_values(scope, step > 1)
         scope.emit(CommitProducts())
-        if self.bulk.turns:
-            following = fold("select", out.group == self.bulk.groups - 1, int32(0), out.group + 1)
-            scope.emit(If(out.lane == 0, (Arrive(self.turn.name, following),)))
+        if self.turns:
+            scope.emit(self.turns.hand_on())
         scope.emit(WaitProducts(1, (self.products,)), *self.free(1))
         self.absorb_tile(scope, start, masked)
         scope.emit(WaitProducts(0, wide), *self.free(2))
