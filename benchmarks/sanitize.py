@@ -37,6 +37,7 @@ SNIPPETS = {
     "scan": "torch.randn(3, 700).cumsum(-1)", "several": "x, y = torch.randn(8, 64), torch.randn(8, 64); (x.exp(), y.sum(-1))",
     "product": "torch.randn(72, 64) @ torch.randn(64, 80)", "odd-product": "torch.randn(33, 7) @ torch.randn(7, 9)",
     "half-product": f"torch.randn(200, 136{HALF}) @ torch.randn(136, 264{HALF})",
+    "few-tiles": f"torch.randn(16, 1024{HALF}) @ torch.randn(1024, 256{HALF})",
     "attention": QKV.format("", ""), "half-attention": QKV.format(HALF, ""), "causal": QKV.format(HALF, ", is_causal=True")}
 
 Bundles = Annotated[Path, typer.Option(help="Folder of bundles.", exists=True, file_okay=False)]

@@ -115,11 +115,12 @@ def seconds(f: Features, gpu: Hardware) -> float:
     issue, shared = f.slots / SLOTS_A_CYCLE, f.shared_words / 32                  # shared memory answers beside arithmetic, up to a point
     cycles = max(issue + 0.7 * max(0.0, shared - 0.4 * issue), f.l1_bytes / L1_BYTES_A_CYCLE) / gpu.sms
     tensor = f.tensor_flops / (gpu.tensor_bf16_TFLOPs * 1e12 * f.tensor_share)
+    bulk = 0.0
     if f.bulk_bytes:            # copies and products wait for no threads, and half the multiprocessors can fill the memory's bandwidth
         # the last wave's idle multiprocessors leave the others some power
-        tensor, hiding, idle = max(tensor, f.bulk_bytes / (gpu.bulk_TBs * 1e12)), 1.0, (0.9 * max(ceil(share) / share, 1.0) + 0.1) * busy
+        bulk, hiding, idle = f.bulk_bytes / (gpu.bulk_TBs * 1e12), 1.0, (0.9 * max(ceil(share) / share, 1.0) + 0.1) * busy
         memory *= busy / min(2 * share, 1.0)
-    work = max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding)
+    work = max(max(cycles / (CLOCK_GHZ * 1e9), tensor) * idle / (busy * hiding), bulk)
     chain = (f.steps * STEP_US + f.joins * JOIN_US) * 1e-6 * ceil(f.blocks / (gpu.sms * room))
     longest, *others = sorted((memory, work, chain), reverse=True)
     begin = WARP_US * f.threads / 32 if share < 1 else 0.0

@@ -23,7 +23,9 @@ from emmy.lower import loop_to_tile
 from emmy.lower.tensor_to_loop import lower
 
 ROUNDS, NODES = 16, 60_000
-PINNED = options(tile.parse_row("WORK=g1x1/ws/c2,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8"))
+PINNED = [fact for row in ("WORK=g1x1/ws/c2,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8",
+                           "WORK=g2x1/ws-turns,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8/p132")
+          for fact in options(tile.parse_row(row))]
 LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")', '(Follows 1)',      # launches, what shares them, and weights
             '(set (Unchanging) (set-of "w"))', '(set (Holdable) (set-of "t"))', '(Uses 0 (set-of "w") (set-of "t"))']
 
@@ -63,8 +65,8 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 def kernels() -> Iterator[tile.Kernel]:
     """A kernel of each kind: elementwise, of odd lines and octets too, transposing, sums of rows, very long ones too, and of columns, a
-    scan, softmax of rows, long and very long ones too, and of columns, windows, products, those of a byte's types, of a computed side and
-    long ones too, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of
+    scan, softmax of rows, long and very long ones too, and of columns, windows, products, those of a byte's types, of a computed side, long
+    and tall ones too, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of
     documents, and of one row."""
     n = 64
 
@@ -94,6 +96,7 @@ def kernels() -> Iterator[tile.Kernel]:
     results.append(product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0))))))
     a, b = (matrix(name, dt.bf16) for name in "ab")
     results.append(product(wide(matrix("a", dt.bf16, columns=1024)), wide(matrix("b", dt.bf16, 1024))))
+    results.append(product(wide(matrix("a", dt.bf16, rows=16384)), wide(b)))
     results += [product(apply("exp", wide(a)), wide(b)), product(wide(a), apply("exp", wide(view(b, (n, n), (Pos(1), Pos(0))))))]
     d, e = matrix("d", dt.bf16, columns=32), matrix("e", dt.bf16, 32)
     results.append(apply("add", product(wide(a), wide(b)), product(wide(d), wide(e))))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from emmy.tune.features import Census
 
 
+STAGED = 16.0       # slots of an element that is computed on its way to shared memory
 SCATTERED = 100     # slots of an element whose neighbours are not read with it: where it lies, if it is there, and its way to shared memory
 
 
@@ -66,7 +67,7 @@ def tensor_contraction(census: Census, schedule: tile.Schedule) -> Features:
     read = blocks * p * q * (16 * fm + 8 * fn) * k * folds          # elements that warps read there
     products = blocks * high * wide * k * folds
     # an operand that is computed goes through registers into shared memory, and its products wait for it
-    staging = staged * (item / 2 if plain(census, schedule.columns) else 10) + (read if item == 4 else 0)     # which tf32 rounds
+    staging = staged * (item / 2 if plain(census, schedule.columns) else STAGED) + (read if item == 4 else 0)     # which tf32 rounds
     for extent, side in ((high, schedule.rows), (wide, schedule.columns)):
         staging += SCATTERED * blocks * extent * k * scattered(kernel, side)
     work = 16 * products * item / 4096 + staging + 2 * census.slots(kernel.results, *kernel.outer)

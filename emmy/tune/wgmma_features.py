@@ -27,19 +27,22 @@ SHORT = 1.03        # how much longer bytes take that come 128 at a time from li
 EDGE = 6.0          # how much of the rate tiles lose to what they read at their edges
 APART = 1.6         # times the rate of halves, if nothing waited, where the sums of a stage are added up apart; and the columns that could
 WAIT = 154          # have been multiplied in the while, of which each other group multiplies as many
-# of sums that a cluster shares; estimates that are not measured, and high ones: the blocks meet and wait for each other's last, and a byte
-# sent goes through the network of multiprocessors, of 3.3 TB/s in clusters of 2 and 2.7 in those of 4 (Luo et al. 2024, "Benchmarking and
-# Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"), while nothing is multiplied
-MEETING_US = 2.1
+# of sums that a cluster shares: the blocks meet and wait for each other's last, and a byte sent goes through the network of multiprocessors
+# while nothing is multiplied; and how much longer blocks take that begin together, whose stages come from as many places
+MEETING_US = 0.6
 SENT_US = {2: 40e-6, 4: 50e-6}
-TOGETHER = 1.05     # how much longer blocks take that begin together: products in clusters of 2 took 3 to 4 % longer than alone
-# of operands that are computed, not measured and taken to be slow: slots of an element besides its value (its address, its way from shared
-# memory, widening, rounding, handing on), about twice as many as it has instructions; the share of them that products wait for; how four
-# warps, one for each scheduler, fall short of the latency that 16 hide; and cycles of each stage between its products and those of the next
-A_VALUE = 8.0
-WAITED = 0.5
+TOGETHER = 1.3
+# of operands that are computed: slots of an element besides its value (its address, its way from shared memory, widening, rounding, handing
+# on); the share of them that products wait for; how four warps, one for each scheduler, fall short of the latency that 16 hide; and cycles
+# of each stage between its products and those of the next
+A_VALUE = 2.0
+WAITED = 0.3
 HIDDEN = 0.5
 BETWEEN = 100
+# of results: slots of an element besides its value (rounded, to shared memory, and stored), where groups do not take turns; and the share of it
+# all that products wait for
+A_RESULT = 15.0
+EXPOSED = 0.5
 AT_ONCE = 2048      # products of two halves that a multiprocessor's tensor cores make in a cycle
 
 
@@ -80,6 +83,8 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     if t.apart:
         share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * blocks * t.height * t.width * k
+    after = work + (0.0 if t.turns else A_RESULT * m * n * batch * len(kernel.results))
+    share /= 1 + EXPOSED * after / SLOTS_A_CYCLE / (products / AT_ONCE)
     if values := computed(census, schedule, t.element):
         value = sum(A_VALUE + x for x in values) * blocks * t.height * k / min(1.0, (t.groups / 4) ** HIDDEN)
         work += value
