@@ -77,15 +77,15 @@ class Slots:
 
 
 class Inputs(Slots):
-    """The inputs: `alike` tells whether tensors are like those of the last call; table and maps point to `pointers`."""
+    """The inputs, which are the first in the table.  `alike` tells whether tensors are like those of the last call; table and maps point to
+    `pointers`."""
 
     def __init__(self, slots: Iterable[Slot], table: Table, maps: Maps, device: Any) -> None:
         super().__init__(slots, table, maps, device)
-        self.places = tuple(x.place for x in self.slots)
         self.alike: Callable[..., bool] = _no
-        self.pointers = list[int]()
+        self.pointers = list[Any]()
 
-    def take(self, tensors: Sequence[Any], pointers: list[int] | None) -> list[Any]:
+    def take(self, tensors: Sequence[Any], pointers: list[Any] | None) -> list[Any]:
         """Have table and maps point to the tensors, one for each slot, known to be alike and at `pointers` unless that is None.  Nothing,
         or what `put` returns where a copy stands for one of them."""
         self.pointers = []      # if this fails midway, the table holds neither those nor these
@@ -93,11 +93,11 @@ class Inputs(Slots):
             copies = self.put(tensors)
             if any(x is not None for x in copies):
                 return copies
-            self.alike, pointers = alike(tensors), [self.table[place] for place in self.places]
+            self.alike, pointers = alike(tensors), self.table[:self.count]
         else:
-            for place, pointer in zip(self.places, pointers, strict=True):
-                self.table[place] = pointer
-            self.follow()
+            self.table[:self.count] = pointers
+            if self.maps:
+                self.follow()
         self.pointers = pointers
         return []
 

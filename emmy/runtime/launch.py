@@ -66,12 +66,12 @@ class Executable:
         self._arena, self._held = (torch.empty(n, dtype=torch.uint8, device=self.device) for n in (size, kept))
         pointers |= {name: self._arena.data_ptr() + at for name, at in of_arena.items()}
         pointers |= {name: self._held.data_ptr() + at for name, at in of_held.items()}
-        self._table = (ctypes.c_uint64 * max(1, len(plan.buffers)))(*(pointers.get(b.name, 0) for b in plan.buffers))
+        place = {name: k for k, name in enumerate(dict.fromkeys((*plan.inputs, *(b.name for b in plan.buffers))))}
+        self._table = (ctypes.c_uint64 * max(1, len(place)))(*(pointers.get(name, 0) for name in place))
         if driver is None:
             torch.cuda.synchronize(self.device)  # the weights have arrived, whatever stream the first call is on
             driver = CudaDriver(cubin, self.device.index)
         self._driver = driver
-        place = {b.name: k for k, b in enumerate(plan.buffers)}
         distinct = tuple(dict.fromkeys(plan.outputs))
         maps: dict[TensorMap, HostMap] = {m: HostMap(m) for x in plan.launches for m in x.maps}
         for m, host in maps.items():
