@@ -85,7 +85,7 @@ class Program:
     def knowing(self, evidence: Evidence) -> Program:
         """The same program, saturated once for both, chosen anew on evidence."""
         other = copy.copy(self)
-        for later in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "on_gpu", "executable", "held"):
+        for later in ("choice", "tile", "kernels", "cuda", "plan", "evidence", "_on_gpu", "executable", "held"):
             vars(other).pop(later, None)
         other._evidence = evidence
         return other
@@ -128,7 +128,7 @@ class Program:
 
     def __call__(self, *tensors: Any) -> Any:
         """The results as the captured function returns them; what it writes to of its arguments is written."""
-        return self._execute(self, tensors)
+        return self._on_gpu(*tensors) if tensors and getattr(tensors[0], "is_cuda", False) else self._execute(self, tensors)
 
     def renew(self) -> None:
         """Make what is held of weights anew at the next call: after writes to them that torch does not count, as through `.data` or by
@@ -136,6 +136,12 @@ class Program:
         vars(self).pop("held", None)
         if run := vars(self).get("executable"):
             run.renew()
+
+    @cached_property
+    def _on_gpu(self) -> Callable[..., Any]:
+        from emmy.runtime.execute import on_gpu
+
+        return on_gpu(self)
 
     @cached_property
     def _execute(self) -> Callable[..., Any]:

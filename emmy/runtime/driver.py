@@ -13,6 +13,7 @@ from emmy.runtime.tensor_map import HostMap, driver_library
 
 STATIC_SHARED = 48 * 1024  # bytes of shared memory a block may have before its kernel must opt in to more
 Grid = tuple[int, int, int]
+Prepared = Callable[[int], None]    # does a launch on the stream of that raw handle
 
 
 class Pointers:
@@ -37,22 +38,20 @@ class Pointers:
 class Driver(Protocol):
     """A loaded module.  Launches, and `prepare`, need its device's context to be current in this thread: from `enter` to `leave`."""
 
-    def prepare(self, name: str, grid: Grid, block: int, shared_bytes: int, pointers: Pointers, early: bool = False) -> Any:
-        """A launch of the kernel of that name, with `shared_bytes` of dynamic shared memory.  An `early` one may begin while the one ahead
-        of it on the stream ends, if it finds nothing cleared."""
+    def prepare(self, name: str, grid: Grid, block: int, shared_bytes: int, pointers: Pointers, early: bool = False) -> Prepared:
+        """A launch of the kernel of that name, with `shared_bytes` of dynamic shared memory, and with the pointers as they stand when it is
+        done; what it is to find cleared is cleared before.  An `early` one may begin while the one ahead of it on the stream ends, if it
+        finds nothing cleared."""
 
     @property
     def stream(self) -> Callable[[], int]:
         """Tells the raw handle of torch's current stream."""
 
-    def launch(self, prepared: Any, stream: int) -> None:
-        """Launch with the pointers as they stand, after what it is to find cleared."""
-
     def capturing(self) -> bool:
         """Whether torch's current stream records its work instead of doing it."""
 
-    def graph(self, launches: Iterable[Any]) -> Any:
-        """Prepared launches, with the pointers as they stand, as a graph."""
+    def graph(self, launches: Iterable[Prepared]) -> Any:
+        """Launches, with the pointers as they stand, as a graph."""
 
     def replay(self, graph: Any, stream: int) -> None:
         """Do a graph's launches, in order, on a stream."""
@@ -82,16 +81,10 @@ _MOST_SHARED = 8                    # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_
 _NON_BLOCKING, _THREAD_LOCAL = 1, 1     # of a stream; of a capture
 
 
-class Prepared:
-    """A launch but for its stream: the arguments of cuLaunchKernelEx, made once."""
+class _Thread(threading.local):
+    """Whether the context has been made current in this thread."""
 
-    def __init__(self, function: ctypes.c_void_p, grid: Grid, block: int, shared_bytes: int, pointers: Pointers, early: bool) -> None:
-        self.config = _Config(grid, (block, 1, 1), shared_bytes)
-        if early and not pointers.cleared:
-            self.config.attributes, self.config.count = ctypes.pointer(_Attribute(_SERIALIZATION, 0, 1)), 1
-        self.pointers, self.on = pointers, 0
-        self.arguments = ctypes.byref(self.config), function, ctypes.c_void_p(pointers.address), None
-        self.cleared = [(ctypes.c_ulonglong(at), ctypes.c_ubyte(0), ctypes.c_size_t(size)) for at, size in pointers.cleared]
+    entered = False
 
 
 class CudaDriver:
@@ -100,9 +93,9 @@ class CudaDriver:
     def __init__(self, cubin: bytes, device: int) -> None:
         import torch
 
-        self._library, self._device, self._threads = driver_library(), device, threading.local()
+        self._library, self._device, self._thread = driver_library(), device, _Thread()
         self.stream, self._current = functools.partial(torch._C._cuda_getCurrentRawStream, device), torch._C._cuda_getDevice
-        self._capturing, self._launch = torch._C._cuda_isCurrentStreamCapturing, self._library.cuLaunchKernelEx
+        self._capturing = torch._C._cuda_isCurrentStreamCapturing
         self._functions = dict[str, tuple[ctypes.c_void_p, int]]()      # and the bytes of dynamic shared memory that each is allowed
         self._context, self._module, ordinal = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
         self._do("cuInit", 0)
@@ -128,17 +121,29 @@ class CudaDriver:
             self._do("cuFuncSetAttribute", function, _MOST_SHARED, shared_bytes)
         self._functions[name] = function, max(shared_bytes, allowed)
         self._do("cuFuncLoad", function)    # now, because a lazy load at the first launch would break a graph capture
-        return Prepared(function, grid, block, shared_bytes, pointers, early)
+        config = _Config(grid, (block, 1, 1), shared_bytes)
+        if early and not pointers.cleared:
+            config.attributes, config.count = ctypes.pointer(_Attribute(_SERIALIZATION, 0, 1)), 1
+        return self._prepared(config, function, pointers)
 
-    def launch(self, prepared: Prepared, stream: int) -> None:
-        if stream != prepared.on:
-            prepared.config.stream = prepared.on = stream
-        for fill in prepared.cleared:
-            self._do("cuMemsetD8Async", *fill, ctypes.c_void_p(stream))
-        if status := self._launch(*prepared.arguments):
-            c = prepared.config
-            raise EmmyError(f"CUDA refused a launch of grid {tuple(c.grid)}, block {c.block[0]}, {c.shared_bytes} bytes of shared memory: "
-                            f"error {status}", "Compile for this GPU, or pin a schedule that uses fewer resources.")
+    def _prepared(self, config: _Config, function: ctypes.c_void_p, pointers: Pointers) -> Prepared:
+        """A launch with all but its stream made once; it keeps what it points to."""
+        start, on = self._library.cuLaunchKernelEx, 0
+        arguments = ctypes.byref(config), function, ctypes.c_void_p(pointers.address), None
+        cleared = [(ctypes.c_ulonglong(at), ctypes.c_ubyte(0), ctypes.c_size_t(size)) for at, size in pointers.cleared]
+
+        def launch(stream: int, kept: Pointers = pointers) -> None:
+            nonlocal on
+            if stream != on:
+                config.stream = on = stream
+            for fill in cleared:
+                self._do("cuMemsetD8Async", *fill, ctypes.c_void_p(stream))
+            if status := start(*arguments):
+                raise EmmyError(f"CUDA refused a launch of grid {tuple(config.grid)}, block {config.block[0]}, "
+                                f"{config.shared_bytes} bytes of shared memory: error {status}",
+                                "Compile for this GPU, or pin a schedule that uses fewer resources.")
+
+        return launch
 
     def capturing(self) -> bool:
         return bool(self._capturing())
@@ -148,8 +153,8 @@ class CudaDriver:
         self._do("cuStreamCreate", ctypes.byref(recorder), _NON_BLOCKING)
         self._do("cuStreamBeginCapture_v2", recorder, _THREAD_LOCAL)
         try:
-            for prepared in launches:
-                self.launch(prepared, recorder.value or 0)
+            for launch in launches:
+                launch(recorder.value or 0)
         finally:
             self._do("cuStreamEndCapture", recorder, ctypes.byref(graph))
         self._do("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
@@ -166,11 +171,9 @@ class CudaDriver:
         if self._current() != self._device:
             self._do("cuCtxPushCurrent_v2", self._context)
             return False
-        try:
-            self._threads.entered  # noqa: B018
-        except AttributeError:
+        if not self._thread.entered:
             self._do("cuCtxSetCurrent", self._context)
-            self._threads.entered = True
+            self._thread.entered = True
         return True
 
     def leave(self) -> None:

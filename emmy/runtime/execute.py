@@ -22,9 +22,7 @@ DEVICES = ("numpy", "simulate", "cuda")
 
 
 def execute(program: Program, tensors: Sequence[Any]) -> Any:
-    """The program's results on the device its tensors are on, in the order and number the captured function returns them."""
-    if tensors and getattr(tensors[0], "is_cuda", False):
-        return (vars(program).get("on_gpu") or on_gpu(program))(*tensors)
+    """The program's results as the captured function returns them, of tensors that are not on a GPU: by NumPy."""
     plan = program.plan
     if len(tensors) != len(plan.inputs):
         raise EmmyError(f"the program takes {len(plan.inputs)} tensors ({', '.join(plan.inputs)}), not {len(tensors)}",
@@ -141,17 +139,19 @@ def on_simulator(program: Program, arrays: Arrays, launches: Iterable[Launch] | 
 
 
 def on_gpu(program: Program) -> Callable[..., Any]:
-    """A call of the program, loaded on the current GPU; kept with the program for the next call."""
+    """A call of the program, loaded on the current GPU.  The program keeps what is loaded as its `executable`."""
     from emmy.runtime.build import build
     from emmy.runtime.launch import Executable
 
     captured, plan = program.captured, program.plan
-    run = Executable(plan, build(plan.source, program.target).cubin, {**captured.weights, **captured.constants})
-    otherwise = tuple(k for k, name in enumerate(plan.outputs) if contiguous(plan.buffer(name).shape) != captured.strides[k])
-    call: Callable[..., Any] = run if captured.is_flat else lambda *tensors: run(*tensors)[0]
-    if otherwise or captured.orders or not captured.is_flat and not captured.tree.is_leaf() or captured.mutated:
+    lies = all(contiguous(plan.buffer(name).shape) == captured.strides[k] for k, name in enumerate(plan.outputs))
+    ready = lies and not captured.orders and not captured.mutated and (captured.is_flat or captured.tree.is_leaf())
+    run = Executable(plan, build(plan.source, program.target).cubin, {**captured.weights, **captured.constants},
+                     alone=ready and not captured.is_flat)
+    call: Callable[..., Any] = run
+    if not ready:
         def call(*tensors: Any) -> Any:
             return returned(captured, run(*given(captured, tensors)), tensors)
 
-    vars(program)["on_gpu"], vars(program)["executable"] = call, run
+    vars(program)["executable"] = run
     return call

@@ -3,8 +3,8 @@
 What does not change from call to call is prepared once: the module is loaded, weights lie on the device, and beside
 them what launches make of weights alone, which are done again only where torch counts a write to such a weight; workspaces
 share one arena, and each launch holds the addresses of its parameters, which point into one table of device pointers and
-to its tensor maps.  A call checks its tensors, writes their pointers into the table, points maps of inputs and outputs
-to them and launches.  CUDA copies parameters at launch, so the table is free again at once and a call can be captured
+to its tensor maps.  A call checks its tensors, has the table and the maps of inputs and outputs point to them (`calls.py`)
+and launches.  CUDA copies parameters at launch, so the table is free again at once and a call can be captured
 in a `torch.cuda.graph`.  Where several launches meet the same tensors again, as those of a loop do, they are one graph
 that is replayed.
 """
@@ -14,17 +14,17 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 from emmy.errors import EmmyError
 from emmy.ir.kernel_ir import TensorMap
 from emmy.runtime.arrays import to_torch
-from emmy.runtime.driver import CudaDriver, Driver, Pointers
+from emmy.runtime.calls import VECTOR, Inputs, Outputs, Slot
+from emmy.runtime.driver import CudaDriver, Driver, Pointers, Prepared
 from emmy.runtime.plan import Buffer, Launch, Plan, held_offsets, workspace_offsets
 from emmy.runtime.tensor_map import HostMap
 
-VECTOR = 16  # bytes: the widest access a kernel makes, hence the alignment it relies on
 GRAPHS = 16  # settings of tensors whose launches are kept as graphs
 
 
@@ -46,23 +46,15 @@ def cuda_device(device: Any = "cuda") -> Any:
     return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
 
 
-class Slot(NamedTuple):
-    """An input or output: its place in the pointer table and what a tensor there must be."""
-
-    place: int
-    buffer: Buffer
-    shape: Any
-    strides: tuple[int, ...]
-    dtype: Any
-
-
 class Executable:
     """A plan on a device, ready to be called.
 
     `weights` has an array or tensor for each weight and constant of the plan; a tensor that is on the device and has the plan's
-    type is used where it lies.  Calls may come from any thread but share the workspaces: overlap calls on one stream only."""
+    type is used where it lies.  `alone`: a plan's only output is returned by itself, not in a tuple.  Calls may come from any thread but
+    share the workspaces: overlap calls on one stream only."""
 
-    def __init__(self, plan: Plan, cubin: bytes, weights: Mapping[str, Any], device: Any = "cuda", driver: Driver | None = None) -> None:
+    def __init__(self, plan: Plan, cubin: bytes, weights: Mapping[str, Any], device: Any = "cuda", driver: Driver | None = None,
+                 alone: bool = False) -> None:
         self.plan, self.device = plan, cuda_device(device) if driver is None else device
         import torch
 
@@ -74,23 +66,23 @@ class Executable:
         self._arena, self._held = (torch.empty(n, dtype=torch.uint8, device=self.device) for n in (size, kept))
         pointers |= {name: self._arena.data_ptr() + at for name, at in of_arena.items()}
         pointers |= {name: self._held.data_ptr() + at for name, at in of_held.items()}
-        self._table = (ctypes.c_uint64 * max(1, len(plan.buffers)))(*(pointers.get(b.name, 0) for b in plan.buffers))
+        place = {name: k for k, name in enumerate(dict.fromkeys((*plan.inputs, *(b.name for b in plan.buffers))))}
+        self._table = (ctypes.c_uint64 * max(1, len(place)))(*(pointers.get(name, 0) for name in place))
         if driver is None:
             torch.cuda.synchronize(self.device)  # the weights have arrived, whatever stream the first call is on
             driver = CudaDriver(cubin, self.device.index)
         self._driver = driver
-        place = {b.name: k for k, b in enumerate(plan.buffers)}
         distinct = tuple(dict.fromkeys(plan.outputs))
-        self._inputs = tuple(self._slot(place[n], plan.buffer(n)) for n in plan.inputs)
-        self._outputs = tuple(self._slot(place[n], plan.buffer(n)) for n in distinct)
-        self._places = tuple(x.place for x in self._inputs)
-        self._fresh = tuple((x.place, x.buffer.shape, x.strides, x.dtype) for x in self._outputs)
-        self._returned = tuple(distinct.index(n) for n in plan.outputs)
         maps: dict[TensorMap, HostMap] = {m: HostMap(m) for x in plan.launches for m in x.maps}
         for m, host in maps.items():
             if m.buffer in pointers:
                 host.point(pointers[m.buffer])
-        self._moving = tuple((host, place[m.buffer]) for m, host in maps.items() if m.buffer not in pointers)
+        moving = [(host, place[m.buffer]) for m, host in maps.items() if m.buffer not in pointers]
+        slots = {n: Slot.of(plan.buffer(n), place[n]) for n in (*plan.inputs, *distinct)}
+        self._inputs = Inputs([slots[n] for n in plan.inputs], self._table, moving, self.device)
+        self._outputs = Outputs([slots[n] for n in distinct], self._table, moving, self.device)
+        order = [distinct.index(n) for n in plan.outputs]
+        self._returned: Callable[[list[Any]], Any] = itemgetter(*order) if alone or len(order) > 1 else tuple
         cleared = {b.name: (pointers[b.name], b.bytes) for b in plan.of("scratch")}
 
         def parameters(x: Launch) -> Pointers:
@@ -109,23 +101,18 @@ class Executable:
             launches = tuple(driver.prepare(x.kernel, x.grid, x.block, x.shared_bytes, parameters(x), begins)
                              for x, begins in zip(plan.launches, early, strict=True))
             self._once, self._launches = launches[:first], launches[first:]
+            self._start: Prepared = self._launches[0] if len(self._launches) == 1 else self._several
             if self._once and not self._steady:
-                self._hold(driver, driver.stream(), ())
+                self._hold(driver.stream(), ())
         finally:
             if not here:
                 driver.leave()
         if self._once and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)     # what is held is there, whatever stream the first call is on
-        self._alike: Callable[..., bool] = _no
 
     def _made(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised tensor on the device; torch has a quicker way (`_quickly`) for its current device."""
         return self._torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
-
-    def _slot(self, place: int, buffer: Buffer) -> Slot:
-        shape = self._torch.Size(buffer.shape)
-        strides = tuple(prod(max(n, 1) for n in shape[k + 1:]) for k in range(len(shape)))
-        return Slot(place, buffer, shape, strides, getattr(self._torch, buffer.element.torch_name))
 
     def _weight(self, buffer: Buffer, weights: Mapping[str, Any]) -> Any:
         if buffer.name not in weights:
@@ -137,90 +124,54 @@ class Executable:
         tensor = to_torch(weights[buffer.name], buffer.element, self.device)
         return tensor.clone() if tensor.data_ptr() % VECTOR else tensor
 
-    def __call__(self, *tensors: Any, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    def __call__(self, *tensors: Any, out: Sequence[Any] | None = None) -> Any:
         """The outputs, fresh or `out` (a tensor for each distinct output), computed on torch's current stream.
 
         EmmyError unless each tensor is on the device with the shape and type compiled for; one that is not contiguous is copied."""
-        if len(tensors) != len(self._inputs):
-            raise EmmyError(f"{self.plan.name} takes {len(self._inputs)} tensors ({', '.join(self.plan.inputs)}), not {len(tensors)}",
+        inputs, outputs, driver = self._inputs, self._outputs, self._driver
+        if len(tensors) != inputs.count:
+            raise EmmyError(f"{self.plan.name} takes {inputs.count} tensors ({', '.join(self.plan.inputs)}), not {len(tensors)}",
                             "Pass one for each input.")
-        if out is not None and len(out) != len(self._outputs):
-            raise EmmyError(f"{self.plan.name} has {len(self._outputs)} outputs, but out= has {len(out)} tensors",
-                            "Pass one for each output.")
-        table, driver = self._table, self._driver
-        with self._lock:
+        with self._lock:    # which no interrupt leaves held, as one between `acquire` and `try` would
             here = driver.enter()
             try:
-                held = self._take(tensors)      # a copy lives until its launches are on the stream
+                pointers = [x.data_ptr() for x in tensors] if inputs.alike(*tensors) else None
+                if pointers != inputs.pointers:
+                    held = inputs.take(tensors, pointers)  # noqa: F841  copies live until their launches are on the stream
                 if out is None:
-                    results, make = [], self._quickly if here else self._made
-                    for place, shape, strides, dtype in self._fresh:
+                    results, table, make = [], self._table, self._quickly if here else self._made
+                    for place, shape, strides, dtype in outputs.fresh:
                         results.append(x := make(shape, strides, dtype))
                         table[place] = x.data_ptr()
+                    if outputs.maps:
+                        outputs.follow()
+                elif len(out) == outputs.count:
+                    results = outputs.take(out)
                 else:
-                    results = list(out)
-                    for x, slot in zip(self._point(results, self._outputs), self._outputs, strict=True):
-                        if x is not None:
-                            raise EmmyError(f"out= for {slot.buffer.name!r} is not contiguous, or not aligned to {VECTOR} bytes",
-                                            "Pass a tensor from torch.empty.")
-                for host, place in self._moving:
-                    host.point(table[place])
+                    raise EmmyError(f"{self.plan.name} has {outputs.count} outputs, but out= has {len(out)} tensors",
+                                    "Pass one for each output.")
                 if self._once:
-                    self._hold(driver, driver.stream(), tensors)
-                self._launch(driver, driver.stream())
+                    self._hold(driver.stream(), tensors)
+                self._start(driver.stream())
             finally:
                 if not here:
                     driver.leave()
-        del held
-        return tuple([results[k] for k in self._returned])
+        return self._returned(results)
 
-    def _take(self, tensors: Sequence[Any]) -> list[Any]:
-        """Write the inputs' pointers into the table; the copies that stand for inputs.  Tensors like those of the last call are told in
-        one check by torch, and looked at one by one otherwise."""
-        if self._alike(*tensors):
-            table, bits = self._table, 0
-            for place, x in zip(self._places, tensors):  # noqa: B905  torch's check counts them
-                table[place] = pointer = x.data_ptr()
-                bits |= pointer
-            if not bits % VECTOR:
-                return []
-        copies = self._point(tensors, self._inputs)
-        if not any(x is not None for x in copies):
-            self._alike = alike(tensors)
-        return copies
-
-    def _point(self, tensors: Sequence[Any], slots: tuple[Slot, ...]) -> list[Any]:
-        """Write the tensors' pointers into the table.  Of each: None, or the copy that stands for it."""
-        copies: list[Any] = []
-        device, table = self.device, self._table
-        for x, slot in zip(tensors, slots, strict=True):
-            place, _, shape, _, dtype = slot
-            try:
-                fits = (x.dtype is dtype and x.shape == shape and x.device == device and x.is_contiguous()
-                        and not (pointer := x.data_ptr()) % VECTOR)
-            except AttributeError:
-                fits = False
-            if fits:
-                copies.append(None)
-            else:
-                copies.append(accept(x, slot, device))
-                pointer = copies[-1].data_ptr()
-            table[place] = pointer
-        return copies
-
-    def _hold(self, driver: Driver, stream: int, tensors: Sequence[Any]) -> None:
+    def _hold(self, stream: int, tensors: Sequence[Any]) -> None:
         """Do the launches that are done once, unless the weights that they read, and the inputs, are where they were and nothing has been
         written to them since.  Of a graph that is being captured they are a part, and are done again outside of it."""
         inputs = [tensors[k] for k in self._steady]
         if (made_of := state(self._sources, inputs)) is None or made_of != self._made_of[0]:
-            for prepared in self._once:
-                driver.launch(prepared, stream)
+            for launch in self._once:
+                launch(stream)
             # what the inputs were is kept, so that no other tensor comes to lie there
-            self._made_of = None if driver.capturing() else made_of, [x.detach() for x in inputs]
+            self._made_of = None if self._driver.capturing() else made_of, [x.detach() for x in inputs]
 
-    def _launch(self, driver: Driver, stream: int) -> None:
-        """Do the launches on what the table names: one by one, or as a graph where the same has been asked before."""
-        if len(self._launches) > 1 and not driver.capturing():
+    def _several(self, stream: int) -> None:
+        """Do the launches, none or many, on what the table names: one by one, or as a graph where the same has been asked before."""
+        driver = self._driver
+        if self._launches and not driver.capturing():
             asked = bytes(self._table)
             if graph := self._graphs.get(asked):
                 return driver.replay(graph, stream)
@@ -228,8 +179,8 @@ class Executable:
                 self._graphs[asked] = driver.graph(self._launches)
             elif len(self._graphs) < GRAPHS:
                 self._graphs[asked] = None
-        for prepared in self._launches:
-            driver.launch(prepared, stream)
+        for launch in self._launches:
+            launch(stream)
 
     def renew(self) -> None:
         """Make what is held anew at the next call: after writes to weights that torch does not count."""
@@ -240,13 +191,9 @@ class Executable:
         for memory in (self._arena, self._held):
             memory.fill_(255)
         self.renew()
-        torch, device = self._torch, self.device
-        fill = [float("nan") if s.dtype.is_floating_point else -1 for s in self._outputs]
-        return tuple(torch.full(s.shape, v, dtype=s.dtype, device=device) for s, v in zip(self._outputs, fill, strict=True))
-
-
-def _no(*tensors: Any) -> bool:
-    return False
+        torch, device, slots = self._torch, self.device, self._outputs.slots
+        fill = [float("nan") if s.dtype.is_floating_point else -1 for s in slots]
+        return tuple(torch.full(s.shape, v, dtype=s.dtype, device=device) for s, v in zip(slots, fill, strict=True))
 
 
 def state(weights: Sequence[Any], others: Sequence[Any]) -> tuple[list[int], list[tuple[int, int]]] | None:
@@ -256,33 +203,3 @@ def state(weights: Sequence[Any], others: Sequence[Any]) -> tuple[list[int], lis
         return [x._version for x in weights], [(x.data_ptr(), x._version) for x in others]
     except RuntimeError:
         return None
-
-
-def alike(tensors: Sequence[Any]) -> Callable[..., bool]:
-    """Whether tensors have the types, devices, shapes and strides of these, by torch's own check of all at once."""
-    import torch
-
-    guards = getattr(torch._C._dynamo.guards, "TensorGuards", None)
-    if guards is None or not tensors:
-        return _no
-    check: Callable[..., bool] = guards(*tensors, dynamic_dims_sizes=[list(x.shape) for x in tensors],
-                                        dynamic_dims_strides=[list(x.stride()) for x in tensors]).check
-    return check
-
-
-def accept(x: Any, slot: Slot, device: Any) -> Any:
-    """`x`, or a contiguous and aligned copy of it; EmmyError unless it is a tensor of the slot's shape and type on the device."""
-    import torch
-
-    name = slot.buffer.name
-    if not isinstance(x, torch.Tensor):
-        raise EmmyError(f"argument {name!r} is a {type(x).__name__}", f"Pass a torch tensor on {device}.")
-    if x.dtype is not slot.dtype:
-        raise EmmyError(f"argument {name!r} has type {x.dtype}, but {slot.dtype} was compiled for",
-                        f"Convert it with .to({slot.dtype}), or compile for {x.dtype}.")
-    if x.shape != slot.shape:
-        raise EmmyError(f"argument {name!r} has shape {tuple(x.shape)}, but {tuple(slot.shape)} was compiled for",
-                        "Compile for the new shape.")
-    if x.device != device:
-        raise EmmyError(f"argument {name!r} is on {x.device}, but the program is on {device}", f"Move it with .to({str(device)!r}).")
-    return x if x.is_contiguous() and x.data_ptr() % VECTOR == 0 else x.clone(memory_format=torch.contiguous_format)

@@ -31,9 +31,10 @@ class HostMap:
     Making one takes the driver some microseconds, so those of the last addresses are kept: tensors come back to the same ones."""
 
     def __init__(self, tensor: TensorMap) -> None:
-        self._memory = (ctypes.c_char * (SIZE + ALIGNMENT))()
-        start = ctypes.addressof(self._memory)
+        memory = bytearray(SIZE + ALIGNMENT)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self.address = -(-start // ALIGNMENT) * ALIGNMENT
+        self._bytes = memoryview(memory)[self.address - start:][:SIZE]      # a view is written to in a tenth of the time of ctypes.memmove
         self.tensor, self._pointer, self._made = tensor, 0, dict[int, bytes]()
         # the driver counts dimensions from the innermost one, and strides in bytes from the second
         shape, strides = tensor.shape[::-1], [n * tensor.element.bytes for n in tensor.strides[::-1]]
@@ -49,11 +50,11 @@ class HostMap:
         """Describes the tensor at that address of device memory."""
         if pointer == self._pointer:
             return
-        if pointer not in self._made:
+        if (made := self._made.get(pointer)) is None:
             if len(self._made) >= KEPT:
                 self._made.clear()
-            self._made[pointer] = self._make(pointer)
-        ctypes.memmove(self.address, self._made[pointer], SIZE)
+            made = self._made[pointer] = self._make(pointer)
+        self._bytes[:] = made
         self._pointer = pointer
 
     def _make(self, pointer: int) -> bytes:
@@ -68,4 +69,4 @@ class HostMap:
         if status:
             raise EmmyError(f"CUDA cannot describe {self.tensor.buffer} ({self.tensor.element}{list(self.tensor.shape)}) in tiles "
                             f"{self.tensor.box}: error {status}", "Compile for this GPU, or pin a schedule that copies no tiles.")
-        return ctypes.string_at(self.address, SIZE)
+        return bytes(self._bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 import types
 
@@ -59,10 +60,10 @@ def pointers(*values):
 def test_a_launch(device, library):
     made = CudaDriver(b"cubin", 0)
     assert made.enter()
-    prepared = made.prepare("k", (3, 2, 1), 128, 65536, p := pointers(11, 12))
+    launch = made.prepare("k", (3, 2, 1), 128, 65536, p := pointers(11, 12))
     library.calls.clear()
     for stream in (7, 7, 9):
-        made.launch(prepared, stream)
+        launch(stream)
         (name, (config, function, parameters, extra)) = library.calls[-1]
         given = config._obj
         assert name == "cuLaunchKernelEx" and isinstance(given, _Config) and function.value > 100 and extra is None
@@ -71,7 +72,7 @@ def test_a_launch(device, library):
     assert made.stream() == 7 and not made.capturing()
     library.status["cuLaunchKernelEx"] = 701
     with pytest.raises(EmmyError, match=r"grid \(3, 2, 1\), block 128, 65536 bytes of shared memory: error 701"):
-        made.launch(prepared, 7)
+        launch(7)
 
 
 def test_sizes_are_those_of_the_drivers_structures():
@@ -80,8 +81,26 @@ def test_sizes_are_those_of_the_drivers_structures():
 
 def test_an_early_launch_says_so(device, library):
     made = CudaDriver(b"cubin", 0)
-    prepared = made.prepare("k", (1, 1, 1), 32, 0, pointers(1), early=True)
-    assert prepared.config.count == 1 and prepared.config.attributes[0].id == 6 and prepared.config.attributes[0].value == 1
+    made.prepare("k", (1, 1, 1), 32, 0, pointers(1), early=True)(7)
+    config = library.calls[-1][1][0]._obj
+    assert config.count == 1 and config.attributes[0].id == 6 and config.attributes[0].value == 1
+
+
+def test_a_launch_finds_cleared_what_it_asks_for_and_waits_for_that(device, library):
+    table = (ctypes.c_uint64 * 1)(11)
+    launch = CudaDriver(b"cubin", 0).prepare("k", (1, 1, 1), 32, 0, Pointers(table, (0,), cleared=((4096, 40),)), early=True)
+    library.calls.clear()
+    launch(7)
+    (fill, given), (_, (config, *_)) = library.calls
+    assert fill == "cuMemsetD8Async" and [x.value for x in given] == [4096, 0, 40, 7] and config._obj.count == 0
+
+
+def test_a_launch_keeps_what_it_points_to(device, library):
+    launch = CudaDriver(b"cubin", 0).prepare("k", (1, 1, 1), 32, 0, pointers(11, 12))
+    gc.collect()
+    launch(7)
+    slots = ctypes.cast(library.calls[-1][1][2], ctypes.POINTER(ctypes.c_void_p))
+    assert [ctypes.cast(slots[k], ctypes.POINTER(ctypes.c_uint64))[0] for k in range(2)] == [11, 12]
 
 
 def test_a_function_is_loaded_once_and_allowed_the_most_shared_memory(device, library):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,7 +13,7 @@ import emmy
 from emmy.errors import EmmyError
 from emmy.evaluate import tile as tile_evaluation
 from emmy.ir.tile_text import parse, print_program
-from emmy.runtime.execute import arguments, on_numpy, on_simulator
+from emmy.runtime.execute import arguments, on_gpu, on_numpy, on_simulator
 
 X = torch.zeros(2, 3)
 
@@ -174,3 +175,41 @@ def test_every_weight_may_be_changed_in_place(model: Any, shape: tuple[int, ...]
             if weight.is_floating_point():
                 weight.mul_(1.5).add_(0.25)
         torch.testing.assert_close(program(x), made(x), rtol=1e-3, atol=2e-3)
+
+
+# -- on the GPU ---------------------------------------------------------------------------------------------------------
+def test_what_the_loaded_program_returns_is_packed_only_where_it_has_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy stands for the GPU."""
+    programs: list[emmy.Program] = []
+
+    class Loaded:
+        def __init__(self, plan: Any, cubin: bytes, weights: Any, alone: bool = False) -> None:
+            self.program, self.alone = programs[-1], alone
+
+        def __call__(self, *tensors: torch.Tensor) -> Any:
+            made = on_numpy(self.program, arguments(self.program, tensors))
+            results = tuple(torch.from_numpy(made[n]).reshape(self.program.plan.buffer(n).shape) for n in self.program.plan.outputs)
+            return results[0] if self.alone else results
+
+    monkeypatch.setattr("emmy.runtime.launch.Executable", Loaded)
+    monkeypatch.setattr("emmy.runtime.build.build", lambda source, target: SimpleNamespace(cubin=b""))
+    x = torch.randn(2, 3)
+    for function, direct in ((lambda x: x + 1, True), (lambda x: (x + 1,), True), (lambda x: (x + 1, x * 2), True),
+                             (lambda x: [x + 1], False), (lambda x: (x + 1).t(), False), (lambda x: x.add_(1), False)):
+        programs.append(emmy.compile(function, x.clone()))
+        call = on_gpu(programs[-1])
+        assert isinstance(call, Loaded) is direct and isinstance(vars(programs[-1])["executable"], Loaded)
+        found, wanted = x.clone(), x.clone()
+        torch.testing.assert_close((call(found), found), (function(wanted), wanted))
+        assert tree_structure(call(x.clone())) == tree_structure(function(x.clone()))
+
+
+def test_a_program_is_loaded_at_the_first_call_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[emmy.Program] = []
+    monkeypatch.setattr("emmy.runtime.execute.on_gpu", lambda program: loaded.append(program) or (lambda *tensors: len(tensors)))
+    program, there = emmy.compile(lambda x, y: x + y, X, X), SimpleNamespace(is_cuda=True)
+    assert torch.equal(program(X, X), X) and not loaded
+    assert [program(there, there), program(there, X)] == [2, 2] and loaded == [program]
+    assert torch.equal(program(X, X), X)
+    other = program.knowing(program.evidence)
+    assert other(there) == 1 and loaded == [program, other]
