@@ -65,9 +65,9 @@ def convolution(x: tir.Tensor, filters: tir.Tensor) -> tir.Tensor:
 
 def kernels() -> Iterator[tile.Kernel]:
     """A kernel of each kind: elementwise, of odd lines and octets too, transposing, sums of rows, very long ones too, and of columns, a
-    scan, softmax of rows, long and very long ones too, and of columns, windows, products, those of a byte's types, of a computed side, long
-    and tall ones too, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all keys, causal, of
-    documents, and of one row."""
+    scan, softmax of rows, long and very long ones too, and of columns, windows, products, those of a byte's types, of a computed side,
+    long and tall ones too, a convolution and added products of halves, and attention of fp32 and halves, that of all rows to all keys,
+    causal, of documents, and of one row."""
     n = 64
 
     def matrix(name: str, element: dt.DType = dt.f32, rows: int = n, columns: int = n) -> tir.Tensor:

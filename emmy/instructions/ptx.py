@@ -159,8 +159,8 @@ template <class T, int N>
     for (int i = 0; i < N / 2; ++i) asm volatile("" : "+r"(r[i]) :: "memory");
   }}
 }}""",
-    "emmy_tile": f"""// describes a tile with rows of 128 bytes, swizzled by 128; chunk: bytes from 64 columns to the next 64.  Of an address 18 bits count:
-// those above have the rank of a block in its cluster
+    "emmy_tile": f"""// describes a tile with rows of 128 bytes, swizzled by 128; chunk: bytes from 64 columns to the next 64.
+// Of an address 18 bits count: above them is the rank of a block in its cluster
 {_DEVICE} unsigned long long emmy_tile(const void* at, int chunk) {{
   return 1ull << 62 | 64ull << 32 | static_cast<unsigned long long>(chunk >> 4) << 16 | (emmy_shared(at) & 0x3ffff) >> 4;
 }}""",

@@ -39,8 +39,8 @@ A_VALUE = 2.0
 WAITED = 0.3
 HIDDEN = 0.5
 BETWEEN = 100
-# of results: slots of an element besides its value (rounded, to shared memory, and stored), where groups do not take turns; and the share of it
-# all that products wait for
+# of results: slots of an element besides its value (rounded, to shared memory, and stored), where groups do not take turns; and the share
+# of it all that products wait for
 A_RESULT = 15.0
 EXPOSED = 0.5
 AT_ONCE = 2048      # products of two halves that a multiprocessor's tensor cores make in a cycle
