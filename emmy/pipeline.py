@@ -193,6 +193,7 @@ def write_bundle(program: Program, path: Path, targets: Sequence[str], recipe: s
     `runners` further rows of each kernel (of different kinds, if `distinct`), to be run in its place."""
     from emmy.evaluate.reference import evaluate_torch
     from emmy.runtime import bundle
+    from emmy.runtime.assemble import own
     from emmy.runtime.build import build
     from emmy.tune.runners import runners_up
 
@@ -204,7 +205,7 @@ def write_bundle(program: Program, path: Path, targets: Sequence[str], recipe: s
     references: dict[str, Any] = {}
     if small or recipe is None:
         references = dict(zip(program.plan.outputs, evaluate_torch(captured.program, captured.tensors, float64=True), strict=True))
-    plan = dataclasses.replace(program.plan, source=source)
+    plan = dataclasses.replace(program.plan, source=source, buffers=(*program.plan.buffers, *(b for f in functions for b in own(f))))
     bundle.save(path, plan, {t: b.cubin for t, b in built.items()}, reports={t: b.functions for t, b in built.items()},
                 weights={**captured.weights, **captured.constants}, inputs=captured.inputs, references=references, recipe=recipe,
                 meta={"case": recipe or program.plan.name}, runners=instead)

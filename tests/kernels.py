@@ -5,6 +5,7 @@ from __future__ import annotations
 from emmy.instructions import (
     Assign,
     Await,
+    AwaitSignal,
     Barrier,
     ClusterArrive,
     ClusterWait,
@@ -16,6 +17,7 @@ from emmy.instructions import (
     FenceBarriers,
     FirstLane,
     For,
+    GiveSignal,
     If,
     InitBarrier,
     LaunchDependents,
@@ -322,6 +324,21 @@ def runs(index: Expr | int = 0, rank: Expr | None = None, bytes: int = 64 * 4 * 
         LoadSharedVector("x", 0, "part", t * 4, 4), StoreGlobalVector("dst", Block(0) * 256 + t * 4, "x", 0, 4)), (), 2)
 
 
+def relay(grid: int = 4) -> Kernel:
+    """The first block adds up what all blocks have read, each after it has given a signal for it."""
+    t, slot, e, other = Thread(), i32("slot"), i32("e"), Block(0) - 1
+    add = SetElement("x", dt.f32, e, Element("x", dt.f32, e) + Element("y", dt.f32, e))
+    give = (StoreGlobalVector("partial", other * 256 + t * 4, "x", 0, 4), Barrier(), If(t == 0, (GiveSignal("given", other),)))
+    take = (For(slot, int32(0), int32(grid - 1), int32(1), False, (
+        If(t == 0, (AwaitSignal("given", slot),)), Barrier(), DeclareArray("y", dt.f32, 4),
+        LoadGlobalVector("y", 0, "partial", slot * 256 + t * 4, 4), For(e, int32(0), int32(4), int32(1), True, (add,)))),
+        StoreGlobalVector("dst", t * 4, "x", 0, 4))
+    buffers = (GlobalBuffer("src", dt.f32, 256 * grid, "read"), GlobalBuffer("dst", dt.f32, 256, "write"),
+               GlobalBuffer("partial", dt.f32, 256 * (grid - 1), "exchange"), GlobalBuffer("given", dt.i32, grid - 1, "signals"))
+    return Kernel("relay", buffers, (), (grid, 1, 1), 64, (
+        DeclareArray("x", dt.f32, 4), LoadGlobalVector("x", 0, "src", Block(0) * 256 + t * 4, 4), If(Block(0) > 0, give, take)))
+
+
 def squares(wait: bool = True) -> Kernel:
     """dst[n] = src[n]^2, where kernels ahead write `src` and this one lets the next begin.  `wait`: whether it waits for them."""
     x = f32("x")
@@ -359,5 +376,5 @@ def every_operator(element: DType) -> Kernel:
 
 
 EVERY = (vector_map(1000), vector_copy(1024, dt.bf16, 8), warp_reduction(6, 100), block_reduction(1000), matmul(37, 129, 37),
-         online_softmax(5, 77), branches(), warp_scan(), look_back_scan(), squares(), rotation(), runs(),
+         online_softmax(5, 77), branches(), warp_scan(), look_back_scan(), squares(), rotation(), runs(), relay(),
          tensor_product(dt.bf16), tensor_product(dt.f16, by_column=False), *hopper_kernels.EVERY, *window_kernels.EVERY)

@@ -33,7 +33,7 @@ def simulated(program: Program) -> Arrays:
                 continue
             written = {o.name: np.zeros(int(np.prod(o.shape)), o.element.numpy) for o in kernel.outputs}
             tensors = [(memory | written)[t.name] for t in (*kernel.tensors, *kernel.outputs)]
-            simulate(made, dict(zip((p.name for p in made.parameters if p.access != "scratch"), tensors, strict=True)))
+            simulate(made, dict(zip((p.name for p in made.parameters if not p.own), tensors, strict=True)))
             for output in kernel.outputs:
                 first = left.setdefault(output.name, written[output.name])
                 error = compare(written[output.name], first.astype(np.float64) if output.element.kind == "float" else first)

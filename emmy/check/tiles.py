@@ -24,7 +24,8 @@ from emmy.lower.tensor_to_loop import lower
 
 ROUNDS, NODES = 16, 60_000
 PINNED = [fact for row in ("WORK=g1x1/ws/c2,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8",
-                           "WORK=g2x1/ws-turns,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8/p132")
+                           "WORK=g2x1/ws-turns,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8/p132",
+                           "RASTER=gm8/p3/sk")
           for fact in options(tile.parse_row(row))]
 LAUNCHES = ['(Part 0 128 0 32 "smem")', '(Part 1 128 1024 64 "reg")', '(Follows 1)',      # launches, what shares them, and weights
             '(set (Unchanging) (set-of "w"))', '(set (Holdable) (set-of "t"))', '(Uses 0 (set-of "w") (set-of "t"))']

@@ -13,7 +13,7 @@ from emmy.errors import EmmyError
 from emmy.evaluate.error import Judged, judge
 from emmy.instructions.resources import thread_statements
 from emmy.runtime.arrays import to_torch
-from emmy.runtime.plan import Launch, Plan, Role
+from emmy.runtime.plan import OWN, Launch, Plan, Role
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -227,12 +227,12 @@ def kernel_times(plan: Plan, cubin: bytes, tensors: Mapping[str, Any]) -> dict[i
     from emmy.runtime.timing import device_us
 
     held, times = dict(tensors), {}
-    scratch = plan.of("scratch")
+    own = plan.of(*OWN)
     for k, x in enumerate(plan.launches):
-        written = tuple(name for name in x.arguments if name not in held and plan.buffer(name) not in scratch)
+        written = tuple(name for name in x.arguments if name not in held and plan.buffer(name) not in own)
         reads = tuple(dict.fromkeys(name for name in x.arguments if name in held))
         roles: dict[str, Role] = {**dict.fromkeys(reads, "input"), **dict.fromkeys(written, "output")}
-        buffers = *(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items()), *scratch
+        buffers = *(dataclasses.replace(plan.buffer(name), role=role) for name, role in roles.items()), *own
         launches = (dataclasses.replace(x, early=False, once=False),)
         by_itself = dataclasses.replace(plan, buffers=buffers, launches=launches, inputs=reads, outputs=written)
         run = Executable(by_itself, cubin, {})

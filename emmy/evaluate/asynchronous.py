@@ -12,6 +12,7 @@ Copies arrive as late as they may: when no warp can go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,10 +30,11 @@ REGISTERS = 65536       # 32-bit registers of a multiprocessor
 
 
 class Wait:
-    """What a warp waits for: goes on when `ready()`; `kind` and `why` tell what is wrong if that never comes."""
+    """What a warp waits for, `across` from another block: goes on when `ready()`; `kind` and `why` tell what is wrong if that never
+    comes."""
 
-    def __init__(self, ready: Callable[[], bool], why: object, kind: str = "deadlock") -> None:
-        self.ready, self.why, self.kind = ready, why, kind
+    def __init__(self, ready: Callable[[], bool], why: object, kind: str = "deadlock", across: bool = False) -> None:
+        self.ready, self.why, self.kind, self.across = ready, why, kind, across
 
     def __call__(self) -> bool:
         return self.ready()
@@ -194,8 +196,11 @@ class Engine:
     def meet(self, warps: list[Warp]) -> None:
         """All lanes of these warps have seen what any of them has."""
         row = np.max([w.seen.max(axis=0) for w in warps], axis=0)
+        told = [{block: rows.max(axis=0) for block, rows in w.heard.items()} for w in warps]
         for w in warps:
             w.seen[:] = row
+            for lane, rows in product(range(32), told):
+                w.hear(lane, rows)
             w.advance()
 
     # ---- barriers in shared memory

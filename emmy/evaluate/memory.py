@@ -2,7 +2,7 @@
 
 It remembers who last wrote and read each element, as a tag: epoch * threads + thread.  A barrier starts an epoch, and so does a block;
 accesses of two threads are ordered when they lie in different epochs of one block, or when one thread has seen the other's in a kernel
-whose warps meet in part too (see `emmy.evaluate.asynchronous`).
+whose warps meet in part too (see `emmy.evaluate.asynchronous`), or has been told of it by a signal if it is another block's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ UNDER_WAY = 1 << 48     # the epoch of a write that has not arrived
 
 
 class Memory:
-    """A buffer.  `written` says that its contents were there before the launch: such a buffer is read-only, or scratch, and not watched.
-    `late`: kernels launched before may still be at it."""
+    """A buffer.  `written` says that its contents were there before the launch: such a buffer is read-only, or words, and not watched.
+    `late`: kernels launched before may still be at it.  `told`: what whoever gave each signal had seen, if it has signals."""
 
     def __init__(self, name: str, data: Array, *, written: bool, late: bool = False) -> None:
         self.name, self.data, self.watched, self.late = name, data, not written, late
+        self.told: dict[int, dict[int, Array]] = {}
         if self.watched:
             self.writer, self.reader, self.several, self.first_reader = (np.full(len(data), -1, np.int64) for _ in range(4))
 
@@ -98,10 +99,10 @@ class Memory:
 
     @staticmethod
     def _unordered(w: Warp, tags: Array, other: Array) -> Array:
-        """Where `other` was another thread, in this epoch or in an earlier block."""
+        """Where `other` was another thread, in this epoch or in another block."""
         bad = np.asarray((other != tags) & ((other >= w.base) | (other < w.first) & (other >= 0)))
         if w.seen is not None and bad.any():
-            bad &= other > w.seen[tags % w.span % 32, other % w.span]
+            bad &= other > w.latest(tags, other)
         return bad
 
     def _watch_read(self, w: Warp, at: Array, tags: Array) -> None:

@@ -1,14 +1,15 @@
 """Runs a kernel on the CPU thread by thread, and fails where a GPU would be wrong or hang.
 
 Clusters run one after another (a block that is in none is one), the warps of a cluster until each has to wait.  Blocks that hand each other
-words run a few at a time, in an order that is drawn: a GPU promises no order, nor that a block begins before another ends.  Each value has
-the precision of its dtype.
+words run a few at a time, in an order that is drawn: a GPU promises no order, nor that a block begins before another ends.  Where they wait
+for signals all run.  Each value has the precision of its dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import product
+from math import prod
 from random import Random
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from emmy.evaluate.asynchronous import Engine, Wait
 from emmy.evaluate.machine import Machine
 from emmy.evaluate.memory import Memory
-from emmy.evaluate.warp import Fault, Warp
+from emmy.evaluate.warp import EPOCHS, Fault, Warp
 from emmy.ir.kernel_ir import Kernel, Stmt, verify, walk
 from emmy.ir.kernel_text import print_statement
 from emmy.stage import deep
@@ -38,6 +39,7 @@ class SimulationError(Exception):
     warpgroup      four warps that do not do together what a warpgroup does
     registers      more registers than there are, or a move in the wrong direction
     cluster        something is sent to a block of the cluster that is not there, or has ended
+    signal         a signal that is given twice, or by several threads at once, or that nobody has awaited in the end
     unfinished     a warp that ends while its products run or its stores are read, a block while copies are on their way
     deadlock       warps that wait for what never comes
     steps          a loop that does not end
@@ -50,20 +52,19 @@ class SimulationError(Exception):
 
 
 RESIDENT = 4            # blocks under way at once, where they hand each other something
-EPOCHS = 1 << 20        # of a block, at most, where it is not alone
 
 
 @deep()
 def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool = True, limit: int = 10_000_000, seed: int = 0) -> None:
-    """Runs `kernel` on flat arrays in their stored dtypes; those with access "write" are overwritten in place, and scratch is not given.
+    """Runs `kernel` on flat arrays in their stored dtypes; those with access "write" are overwritten in place, and its own are not given.
 
     What a written buffer held before counts as uninitialised.  `poison`: every element of it must have been written at the
     end.  `limit`: loop iterations that a warp may take.  `seed`: of the order of blocks that hand each other something.  Raises IRError for
     a malformed kernel and SimulationError.
     """
     verify(kernel)
-    parameters = {p.name: Memory(p.name, np.zeros(p.length, p.element.numpy), written=True) for p in kernel.parameters
-                  if p.access == "scratch"}
+    parameters = {p.name: Memory(p.name, np.zeros(p.length, p.element.numpy), written=p.access != "exchange", late=p.late)
+                  for p in kernel.parameters if p.own}
     passed = [p for p in kernel.parameters if p.name not in parameters]
     names = {p.name for p in passed}
     if names != set(buffers):
@@ -95,10 +96,15 @@ def simulate(kernel: Kernel, buffers: Mapping[str, np.ndarray], *, poison: bool 
     places = product(*(range(0, n, step) for n, step in zip(reversed(kernel.grid), (1, 1, kernel.cluster), strict=True)))
     with np.errstate(all="ignore"):
         if any(s.across for s in walk(kernel.body)):
-            _run_together(places, begin, Random(seed))
+            most = prod(kernel.grid) if any(s.at_once for s in walk(kernel.body)) else RESIDENT
+            _run_together(places, begin, Random(seed), most)
         else:
             for place in places:
                 epoch = _run_alone(begin(place, epoch))
+    for p in kernel.parameters:
+        if p.access == "signals" and (left := np.flatnonzero(parameters[p.name].data)).size:
+            raise SimulationError("signal", f"kernel {kernel.name} leaves {left.size} of {p.length} signals of {p.name} that nobody has "
+                f"awaited, the first {left[0]}: the next launch would find them given")
     for p in passed:
         if poison and p.access == "write" and (missing := np.flatnonzero(parameters[p.name].writer < 0)).size:
             raise SimulationError("unwritten", f"kernel {kernel.name} leaves {missing.size} of {p.length} elements of {p.name} unset, "
@@ -120,12 +126,12 @@ def _run_alone(cluster: Running) -> int:
             raise stuck
 
 
-def _run_together(places: Iterable[tuple[int, ...]], begin: Callable[[tuple[int, ...], int], Running], random: Random) -> None:
-    """Runs clusters a few at a time, in a drawn order, one or another from barrier to barrier; SimulationError where all wait."""
+def _run_together(places: Iterable[tuple[int, ...]], begin: Callable[[tuple[int, ...], int], Running], random: Random, most: int) -> None:
+    """Runs clusters, at most so many at once, in a drawn order, one or another from barrier to barrier; SimulationError where all wait."""
     waiting, running, stuck = list(places), list[Running](), set[Running]()
     random.shuffle(waiting)
     while waiting or running:
-        while waiting and len(running) < RESIDENT:
+        while waiting and len(running) < most:
             running.append(begin(waiting[-1], len(waiting) * EPOCHS))
             waiting.pop()
         block = random.choice(running)
@@ -209,7 +215,8 @@ def _land(kernel: Kernel, engine: Engine) -> None:
 
 
 def _deadlock(kernel: Kernel, warps: list[Warp], running: Mapping[Warp, object], waits: Mapping[Warp, object]) -> SimulationError:
-    kinds = {wait.kind for w in running if isinstance(wait := waits[w], Wait)} - {"deadlock"}
+    those = [wait for w in running if isinstance(wait := waits[w], Wait)]
+    kinds = {wait.kind for wait in those} - {"deadlock"} if not any(wait.across for wait in those) else set()
     states = [f"{_threads(w)}{f' ({wait.why})' if isinstance(wait := waits[w], Wait) else ''}" for w in running]
     return SimulationError(kinds.pop() if len(kinds) == 1 else "deadlock",
         f"kernel {kernel.name}, block {_block(warps[0])}: no warp can go on; waiting: {', '.join(states)}")

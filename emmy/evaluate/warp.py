@@ -21,6 +21,9 @@ Mask = Array | None
 Step = Callable[["Warp"], Iterator[object] | None]
 
 
+EPOCHS = 1 << 20        # of a block, at most, where other blocks are under way
+
+
 class Fault(Exception):
     """What went wrong at a statement; the statement's place is added by whoever runs it."""
 
@@ -33,7 +36,7 @@ class Warp:
     """32 threads: their registers by slot, the lanes that are active, and the memory they see."""
 
     __slots__ = ("registers", "mask", "full", "threads", "agents", "block", "memory", "tags", "base", "first", "steps", "limit", "size",
-                 "copies", "number", "span", "engine", "seen", "products", "stores", "fenced", "known", "late")
+                 "copies", "number", "span", "engine", "seen", "heard", "products", "stores", "fenced", "known", "late")
 
     def __init__(self, first_thread: int, size: int, block: tuple[int, ...], slots: int, memory: dict[str, Memory], limit: int,
                  engine: Engine | None = None) -> None:
@@ -47,6 +50,7 @@ class Warp:
         self.span = size if engine is None else engine.span
         self.agents = self.threads.astype(np.int64) + (0 if engine is None else engine.first)     # the threads, as tags number them
         self.seen: Any = None if engine is None else np.full((32, self.span), -1, np.int64)
+        self.heard: dict[int, Array] = {}       # the same of other blocks, as signals told, by block
         self.products: list[list[Callable[[], None]]] = [[]]    # of products
         self.stores: dict[int, list[list[Callable[[], None]]]] = {}     # of stores, by lane
         self.fenced = False     # whether products may begin
@@ -64,6 +68,27 @@ class Warp:
         """Begins a new moment within an epoch."""
         self.tags = self.tags + self.span
         self.seen[np.arange(32), self.agents] = self.tags
+
+    def latest(self, tags: Array, other: Array) -> Array:
+        """The latest tags that the lanes of `tags` have seen of the threads, of this block or of others, of `other`; -1 for none."""
+        lanes, of = tags % self.span % 32, other % self.span
+        seen: Array = self.seen[lanes, of]
+        if (foreign := (other < self.first) | (other >= self.first + EPOCHS * self.span)).any():
+            seen = np.where(foreign, -1, seen)
+            for block, rows in self.heard.items():
+                seen = np.where(foreign & (other // (EPOCHS * self.span) == block), rows[lanes, of], seen)
+        return seen
+
+    def tell(self, lane: int) -> dict[int, Array]:
+        """What a lane has seen, by block."""
+        own = self.first // (EPOCHS * self.span)
+        return {own: self.seen[lane].copy(), **{block: rows[lane].copy() for block, rows in self.heard.items()}}
+
+    def hear(self, lane: int, told: dict[int, Array]) -> None:
+        """A lane has seen what one of another block told."""
+        for block, row in told.items():
+            rows = self.heard.setdefault(block, np.full_like(self.seen, -1))
+            np.maximum(rows[lane], row, out=rows[lane])
 
     @property
     def clock(self) -> int:

@@ -174,6 +174,16 @@ FUNCTIONS |= {
   return both;
 }}""",
 }
+FUNCTIONS |= {
+    "emmy_give_signal": f"""// what the thread has seen written comes before it
+{_DEVICE} void emmy_give_signal(int* word) {{ asm volatile("st.release.gpu.global.s32 [%0], 1;" :: "l"(word) : "memory"); }}""",
+    "emmy_await_signal": f"""// what was written before the signal was given comes before what follows; the word is for the next launch then
+{_DEVICE} void emmy_await_signal(int* word) {{
+  int given;
+  do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(given) : "l"(word) : "memory"); while (!given);
+  asm volatile("st.relaxed.gpu.global.s32 [%0], 0;" :: "l"(word) : "memory");
+}}""",
+}
 FUNCTIONS |= ptx.FUNCTIONS
 
 

@@ -34,7 +34,7 @@ class _Access(Stmt):
         scope.expr(index, dt.i32, dt.i64)
         if register not in (found.element, found.element.compute):
             raise IRError(f"{buffer} holds {found.element}, which registers of {register} do not take")
-        if self.writes and isinstance(found, GlobalBuffer) and found.access != "write":
+        if self.writes and isinstance(found, GlobalBuffer) and found.access not in ("write", "exchange"):
             raise IRError(f"{buffer} is only read")
         if width > 1 and width * found.element.bytes not in (2, 4, 8, 16):
             raise IRError(f"a vector of {width} {found.element} is not 2, 4, 8 or 16 bytes")

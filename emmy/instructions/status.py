@@ -34,7 +34,7 @@ class _OnWord(Stmt):
     across = True
 
     def check_word(self, scope: Scope) -> None:
-        if scope.buffer(self.buffer, GlobalBuffer, scratch=True).element is not dt.i64:
+        if scope.buffer(self.buffer, GlobalBuffer, words="scratch").element is not dt.i64:
             raise IRError(f"{self.buffer} has no words of 64 bits")
         scope.expr(self.index, dt.i32, dt.i64)
 

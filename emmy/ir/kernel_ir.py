@@ -46,17 +46,22 @@ __all__ = ["GRID_LIMITS", "Apply", "Block", "Const", "Convert", "Element", "Expr
 
 STATEMENTS: dict[str, type[Stmt]] = {}
 GRID_LIMITS = 2**31 - 1, 65535, 65535     # blocks along x, y and z
+Access = Literal["read", "write", "scratch", "exchange", "signals"]
+ACCESSES: tuple[Access, ...] = ("read", "write", "scratch", "exchange", "signals")
+WORDS = {"scratch": "published", "signals": "given"}
 BODY = "tuple[Stmt, ...]"      # the annotation of a field that is a block of statements
 
 
 class Stmt(Node):
     """Base of statements.  `syntax` is the statement's text, from which it is printed and parsed (`emmy.ir.kernel_text`).
 
-    `asynchronous`: warps meet in part, or work goes on beside them.  `across`: blocks hand each other something."""
+    `asynchronous`: warps meet in part, or work goes on beside them.  `across`: blocks hand each other something.  `at_once`: all blocks of
+    the launch run at once."""
 
     syntax: ClassVar[str]
     asynchronous: ClassVar[bool] = False
     across: ClassVar[bool] = False
+    at_once: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         STATEMENTS[cls.__name__] = cls
@@ -128,14 +133,21 @@ class Bare(Stmt):
 
 class GlobalBuffer(Node):
     """A parameter of a kernel: `length` elements in global memory, aligned to 16 bytes.  If `late`, kernels launched before may still read
-    or write it as this one begins, which touches it behind a `wait_kernels` only.  What is "scratch" is zeros before the launch, and its
-    blocks hand each other words in it (`emmy.instructions.status`)."""
+    or write it as this one begins, which touches it behind a `wait_kernels` only.
+
+    Some are the kernel's `own`, and no tensors.  What is "scratch" is zeros before the launch, and its blocks hand each other words in it
+    (`emmy.instructions.status`).  What is "exchange" holds nothing before the launch; its blocks read there what others have written
+    before they gave "signals" (`emmy.instructions.signal`), which are zeros before each launch and after it."""
 
     name: str
     element: DType
     length: int
-    access: Literal["read", "write", "scratch"]
+    access: Access
     late: bool = False
+
+    @property
+    def own(self) -> bool:
+        return self.access not in ("read", "write")
 
 
 class SharedBuffer(Node):
@@ -292,12 +304,13 @@ class Scope:
         """Whether the value is known once unrolled loops are unrolled."""
         return all(self.names[x.name].static if isinstance(x, Var) else isinstance(x, Const | Apply | Convert) for x in subexpressions(e))
 
-    def buffer[T: Parameter](self, name: str, kind: type[T], *, scratch: bool = False) -> T:
-        """The buffer or map of that name; IRError unless it is of that kind, and scratch or not."""
+    def buffer[T: Parameter](self, name: str, kind: type[T], *, words: str = "") -> T:
+        """The buffer or map of that name; IRError unless it is of that kind, and of those `words`, or of none."""
         if not isinstance(found := self.buffers.get(name), kind):
             raise IRError(f"{name} is not a {kind.__name__} of the kernel")
-        if scratch is not (isinstance(found, GlobalBuffer) and found.access == "scratch"):
-            raise IRError(f"{name} is {'no scratch' if scratch else 'scratch, whose words are published and awaited'}")
+        has = found.access if isinstance(found, GlobalBuffer) and found.access in WORDS else ""
+        if words != has:
+            raise IRError(f"{name} is {f'no {words}' if words else f'{has}, whose words are {WORDS[has]} and awaited'}")
         return found
 
 
@@ -323,7 +336,7 @@ def verify(kernel: Kernel) -> None:
         if b.name in buffers or b.name == kernel.name:
             raise IRError(f"{kernel.name}: {b.name} is defined twice")
         match b:
-            case GlobalBuffer(_, _, length, access) if length < 0 or access not in ("read", "write", "scratch"):
+            case GlobalBuffer(_, _, length, access) if length < 0 or access not in ACCESSES:
                 raise IRError(f"{kernel.name}: buffer {b!r}")
             case SharedBuffer(_, _, length, alignment) if length < 0 or alignment not in (16, 32, 64, 128, 256, 512, 1024):
                 raise IRError(f"{kernel.name}: buffer {b!r}; a shared buffer is aligned to a power of two from 16 to 1024 bytes")

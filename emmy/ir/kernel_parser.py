@@ -10,6 +10,7 @@ from typing import Any
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import (
+    ACCESSES,
     BODY,
     STATEMENTS,
     Apply,
@@ -109,7 +110,7 @@ class _Parser:
         return self.peek() == token and bool(self.take())
 
     def parameter(self) -> GlobalBuffer | TensorMap:
-        access = self.take("read", "write", "scratch", "map")
+        access = self.take(*ACCESSES, "map")
         if access != "map":
             return GlobalBuffer(*self.buffer(), access, self.skip("late"))  # type: ignore[arg-type]
         name = self.name()

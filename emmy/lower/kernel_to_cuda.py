@@ -34,8 +34,9 @@ def _kernel(kernel: Kernel) -> str:
 
 
 def _parameter(b: GlobalBuffer) -> str:
-    # what is read late changes while the kernel runs: nothing promises that it does not
-    return f"{'const ' * (b.access == 'read')}{TYPES[b.element]}* {'__restrict__ ' * (not b.late or b.access == 'write')}{b.name}"
+    # what is read late changes while the kernel runs, and so does what blocks exchange: nothing promises that it does not
+    fixed = b.access == "write" or not b.late and b.access not in ("exchange", "signals")
+    return f"{'const ' * (b.access == 'read')}{TYPES[b.element]}* {'__restrict__ ' * fixed}{b.name}"
 
 
 def _indices(body: str) -> list[str]:

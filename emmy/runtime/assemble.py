@@ -36,7 +36,7 @@ def assemble(program: Program) -> Plan:
     functions = {kernel.name: kernel for kernel in program.kernels}
     launches = tuple(launch(functions[tile.launch_name(kernels)], kernels, "+".join(choice.scheduled[k.name].identity for k in kernels),
                             choice.seconds(kernels), n in choice.early) for n, kernels in enumerate(choice.launches))
-    buffers += [b for k in functions.values() for b in scratch(k)]
+    buffers += [b for k in functions.values() for b in own(k)]
     name = "_".join(dict.fromkeys(choice.scheduled)) or "empty"
     return Plan(name, tuple(buffers), launches, tuple(captured.inputs), results, program.cuda, program.target, program.math)
 
@@ -52,7 +52,7 @@ def unread(name: str, program: Program) -> Buffer:
 def launch(function: Kernel, kernels: tuple[tile.Kernel, ...], identity: str, seconds: float, early: bool = False) -> Launch:
     """One launch, with what the model says of it and `seconds` that it is expected to take."""
     rows = " ".join(str(k.schedule.row) for k in kernels if k.schedule is not None)
-    arguments = *tile.arguments(kernels), *(b.name for b in scratch(function))
+    arguments = *tile.arguments(kernels), *(b.name for b in own(function))
     moved, work = sum(Census(k).dram for k in kernels) - read_again(kernels), sum(map(operations, kernels))
     return Launch(function.name, arguments, function.grid, function.block, function.dynamic_shared_bytes, identity, rows, int(moved),
                   float(work), seconds * 1e6, maps(function, arguments), early, tile.is_once(kernels[0]))
@@ -63,13 +63,14 @@ def alone(kernel: Kernel, tiled: tile.Kernel, identity: str, seconds: float, tar
     reads, writes = (tuple(t.name for t in of) for of in (tiled.tensors, tiled.outputs))
     buffers = [Buffer(t.name, t.element, t.shape, "input") for t in tiled.tensors]
     buffers += [Buffer(t.name, t.element, t.shape, "output") for t in tiled.outputs]
-    buffers += scratch(kernel)
+    buffers += own(kernel)
     return Plan(kernel.name, tuple(buffers), (launch(kernel, (tiled,), identity, seconds),), reads, writes, source, target, math)
 
 
-def scratch(kernel: Kernel) -> list[Buffer]:
-    """The scratch of a kernel, which comes after its other parameters."""
-    return [Buffer(f"{kernel.name}.{p.name}", p.element, (p.length,), "scratch") for p in kernel.parameters if p.access == "scratch"]
+def own(kernel: Kernel) -> list[Buffer]:
+    """The buffers of a kernel's own, which come after its other parameters."""
+    return [Buffer(f"{kernel.name}.{p.name}", p.element, (p.length,), p.access) for p in kernel.parameters
+            if p.access != "read" and p.access != "write"]
 
 
 def maps(kernel: Kernel, arguments: tuple[str, ...]) -> tuple[TensorMap, ...]:

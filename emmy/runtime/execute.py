@@ -134,7 +134,7 @@ def on_simulator(program: Program, arrays: Arrays, launches: Iterable[Launch] | 
     for x in launches if launches is not None else plan.launches:
         kernel = kernels[x.kernel]
         given = zip(kernel.parameters, x.arguments, strict=True)
-        simulate(kernel, {p.name: memory[name] for p, name in given if p.access != "scratch"})
+        simulate(kernel, {p.name: memory[name] for p, name in given if not p.own})
     return {name: memory[name].reshape(plan.buffer(name).shape) for name in plan.outputs}
 
 

@@ -2,11 +2,11 @@
 
 What does not change from call to call is prepared once: the module is loaded, weights lie on the device, and beside
 them what launches make of weights alone, which are done again only where torch counts a write to such a weight; workspaces
-share one arena, and each launch holds the addresses of its parameters, which point into one table of device pointers and
-to its tensor maps.  A call checks its tensors, has the table and the maps of inputs and outputs point to them (`calls.py`)
-and launches.  CUDA copies parameters at launch, so the table is free again at once and a call can be captured
-in a `torch.cuda.graph`.  Where several launches meet the same tensors again, as those of a loop do, they are one graph
-that is replayed.
+share one arena, signals are zeros, which launches leave as they found them, and each launch holds the addresses of its
+parameters, which point into one table of device pointers and to its tensor maps.  A call checks its tensors, has the table
+and the maps of inputs and outputs point to them (`calls.py`) and launches.  CUDA copies parameters at launch, so the table
+is free again at once and a call can be captured in a `torch.cuda.graph`.  Where several launches meet the same tensors
+again, as those of a loop do, they are one graph that is replayed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from emmy.ir.kernel_ir import TensorMap
 from emmy.runtime.arrays import to_torch
 from emmy.runtime.calls import VECTOR, Inputs, Outputs, Slot
 from emmy.runtime.driver import CudaDriver, Driver, Pointers, Prepared
-from emmy.runtime.plan import Buffer, Launch, Plan, held_offsets, workspace_offsets
+from emmy.runtime.plan import Buffer, Launch, Plan, held_offsets, offsets, workspace_offsets
 from emmy.runtime.tensor_map import HostMap
 
 GRAPHS = 16  # settings of tensors whose launches are kept as graphs
@@ -62,14 +62,16 @@ class Executable:
         self._quickly: Callable[..., Any] = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", self._made)
         self._weights = {b.name: self._weight(b, weights) for b in plan.of("weight", "constant")}
         pointers = {n: w.data_ptr() for n, w in self._weights.items()}
-        (of_arena, size), (of_held, kept) = workspace_offsets(plan), held_offsets(plan)
+        (of_arena, size), (of_held, kept), (of_signals, words) = workspace_offsets(plan), held_offsets(plan), offsets(plan.of("signals"))
         self._arena, self._held = (torch.empty(n, dtype=torch.uint8, device=self.device) for n in (size, kept))
+        self._signals = torch.zeros(words, dtype=torch.uint8, device=self.device)
         pointers |= {name: self._arena.data_ptr() + at for name, at in of_arena.items()}
         pointers |= {name: self._held.data_ptr() + at for name, at in of_held.items()}
+        pointers |= {name: self._signals.data_ptr() + at for name, at in of_signals.items()}
         place = {name: k for k, name in enumerate(dict.fromkeys((*plan.inputs, *(b.name for b in plan.buffers))))}
         self._table = (ctypes.c_uint64 * max(1, len(place)))(*(pointers.get(name, 0) for name in place))
         if driver is None:
-            torch.cuda.synchronize(self.device)  # the weights have arrived, whatever stream the first call is on
+            torch.cuda.synchronize(self.device)  # the weights have arrived, and signals are 0, whatever stream the first call is on
             driver = CudaDriver(cubin, self.device.index)
         self._driver = driver
         distinct = tuple(dict.fromkeys(plan.outputs))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, Literal
@@ -18,15 +19,18 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import TensorMap, Windows
 from emmy.ir.node import IRError
 
-Role = Literal["input", "weight", "constant", "held", "workspace", "scratch", "output"]
-ROLES: tuple[Role, ...] = ("input", "weight", "constant", "held", "workspace", "scratch", "output")
+Role = Literal["input", "weight", "constant", "held", "workspace", "scratch", "exchange", "signals", "output"]
+Own = Literal["scratch", "exchange", "signals"]
+OWN: tuple[Own, ...] = ("scratch", "exchange", "signals")       # of a kernel, and no tensors
+ROLES: tuple[Role, ...] = ("input", "weight", "constant", "held", "workspace", *OWN, "output")
 ALIGNMENT = 256  # bytes: what a CUDA allocation guarantees, and more than any vector access needs
 
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A contiguous tensor in device memory.  Scratch is filled with zeros before each launch that has it; what is held is written by
-    launches that are done once, and stays."""
+    """A contiguous tensor in device memory.  Scratch is filled with zeros before each launch that has it, and signals before the first,
+    for a launch leaves them as it found them; exchange holds nothing before a launch.  What is held is written by launches that are done
+    once, and stays."""
 
     name: str
     element: DType
@@ -176,23 +180,27 @@ def verify(plan: Plan) -> None:
 
 def held_offsets(plan: Plan) -> tuple[dict[str, int], int]:
     """Where each tensor that is held lies (bytes from the start of their memory), and how many bytes they take."""
-    held = plan.of("held")
-    ends = list(accumulate((-(-b.bytes // ALIGNMENT) * ALIGNMENT for b in held), initial=0))
-    return dict(zip((b.name for b in held), ends, strict=False)), ends[-1]
+    return offsets(plan.of("held"))
+
+
+def offsets(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
+    """Where each buffer lies, one behind the other (bytes from the start of their memory), and how many bytes they take."""
+    ends = list(accumulate((-(-b.bytes // ALIGNMENT) * ALIGNMENT for b in buffers), initial=0))
+    return dict(zip((b.name for b in buffers), ends, strict=False)), ends[-1]
 
 
 def workspace_offsets(plan: Plan) -> tuple[dict[str, int], int]:
     """Where each workspace lies in one arena (bytes from its start), and the arena's size.
 
-    A workspace, or scratch, is alive from the first launch that names it to the last; two that are never alive together may share memory.
-    First fit, largest first: launches on one stream run in order, so a later tenant cannot meet an earlier one."""
+    A workspace, scratch or exchange is alive from the first launch that names it to the last; two that are never alive together may share
+    memory.  First fit, largest first: launches on one stream run in order, so a later tenant cannot meet an earlier one."""
     life: dict[str, list[int]] = {}
     for k, x in enumerate(plan.launches):
         for a in x.arguments:
             life.setdefault(a, [k, k])[1] = k
     offsets: dict[str, int] = {}
     placed: list[tuple[int, int, list[int]]] = []
-    for b in sorted(plan.of("workspace", "scratch"), key=lambda b: (-b.bytes, b.name)):
+    for b in sorted(plan.of("workspace", "scratch", "exchange"), key=lambda b: (-b.bytes, b.name)):
         first, last = span = life.get(b.name, [0, -1])
         at = 0
         for start, stop, other in sorted(placed):

@@ -252,7 +252,7 @@ def simulated(problem: Problem, compiled: Compiled) -> Error | None:
     wanted = evaluate_kernel(kernel, arrays)
     written = [np.zeros(x.size, x.dtype) for x in wanted]
     memory = [*(arrays[t.name].reshape(-1).copy() for t in kernel.tensors), *written]
-    given = [p for p in lowered.parameters if p.access != "scratch"]
+    given = [p for p in lowered.parameters if not p.own]
     simulate(lowered, {p.name: x for p, x in zip(given, memory, strict=True)})
     errors = [compare(x.reshape(w.shape), w if w.dtype.kind in "biu" else w.astype(np.float64))
               for x, w in zip(written, wanted, strict=True)]

@@ -25,8 +25,9 @@ def kind(schedule: tile.Schedule) -> str:
 
 def runners_up(program: Program, most: int, distinct: bool = False) -> tuple[tuple[Kernel, ...], tuple[tuple[Launch, ...], ...]]:
     """The functions of up to `most` rows a kernel, or of the best of each kind (`distinct`), and, for each launch of the program's plan,
-    what may stand in its place; nothing for a launch of several kernels, or of one that runs once for all calls."""
-    gpu, choice, buffers = hardware.for_target(program.target), program.choice, {b.name for b in program.plan.buffers}
+    what may stand in its place, some with buffers of their functions' own; nothing for a launch of several kernels, or of one that runs
+    once for all calls."""
+    gpu, choice = hardware.for_target(program.target), program.choice
     functions: dict[str, Kernel] = {}
     others: dict[str, list[Option]] = {}
     found: list[tuple[Launch, ...]] = []
@@ -45,5 +46,5 @@ def runners_up(program: Program, most: int, distinct: bool = False) -> tuple[tup
                 tiled = kernel.replace(name=name, schedule=option.schedule)
                 functions.setdefault(name, tile_to_kernel.lower(tiled))
                 made.append(launch(functions[name], (tiled,), identity, option.seconds))
-        found.append(tuple(x for x in made if buffers.issuperset(x.arguments)))     # one may want scratch that the plan has not
+        found.append(tuple(made))
     return tuple(functions.values()), tuple(found)

@@ -32,6 +32,12 @@ WAIT = 154          # have been multiplied in the while, of which each other gro
 MEETING_US = 0.6
 SENT_US = {2: 40e-6, 4: 50e-6}
 TOGETHER = 1.3
+# of the last tiles, whose stages blocks share out; estimates that are not measured, and high ones: a signal, and what each block writes and
+# reads of a tile's sums, as if all did so at once at 5.5 TB/s of the second-level cache, while nothing is multiplied.  The rest is taken to
+# be longer by as much as has to be saved before blocks share: what is known to be fast is not given up for less
+SIGNAL_US = 2.1
+PARTIAL_US = 48e-6      # a byte of a tile's sums
+SURER = 1.06
 # of operands that are computed: slots of an element besides its value (its address, its way from shared memory, widening, rounding, handing
 # on); the share of them that products wait for; how four warps, one for each scheduler, fall short of the latency that 16 hide; and cycles
 # of each stage between its products and those of the next
@@ -101,11 +107,16 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
         sent = 4 * folds * (t.cluster - 1) * t.height * strip       # bytes that a block sends, and as many that it is sent
         start, shared = start + MEETING_US + SENT_US[min(t.cluster, max(SENT_US))] * sent, shared + sent
         dram, share = TOGETHER * dram, share / TOGETHER
+    brought, turns = blocks * rounds * stage, 1.0       # turns: tiles of each block that `blocks` counts
+    if t.stream:
+        parts = ceil(t.blocks / min(tiles, t.blocks))   # of a tile that are read, at most
+        start += SIGNAL_US + PARTIAL_US * 4 * folds * t.height * t.width * parts
+        dram, share, blocks, turns = SURER * dram, share / SURER, t.blocks, tiles / t.blocks
     # neighbours in memory that are rows of a product leave one by one, in halves of sectors
     apart = census.written if kernel.outer and kernel.outer[-1] in schedule.rows else 0
     work += 2 * apart
-    return Features(dram, dram + apart, 0, 0, census.dram, work, 0, blocks, t.threads, registers, shared, TURN * rounds / t.stages,
-                    1 + t.rows * strip / 128, 256, item * products, share, blocks * rounds * stage, start)
+    return Features(dram, dram + apart, 0, 0, census.dram, work, 0, blocks, t.threads, registers, shared, turns * TURN * rounds / t.stages,
+                    turns * (1 + t.rows * strip / 128), 256, item * products, share, brought, start)
 
 
 def computed(census: Census, schedule: tile.Schedule, element: DType) -> list[float]:

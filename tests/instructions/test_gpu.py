@@ -50,9 +50,9 @@ def test_gpu_agrees_with_the_simulator(kernel: Kernel, tmp_path: Path) -> None:
     if hopper and cupy.cuda.Device().compute_capability != "90":
         pytest.skip("the kernel is for sm_90a")
     random = np.random.default_rng(0)
-    passed = [p for p in kernel.parameters if p.access != "scratch"]
+    passed = [p for p in kernel.parameters if not p.own]
     given = {p.name: (random.standard_normal(p.length) * 3).astype(p.element.numpy) for p in passed}
-    scratch = {p.name: np.zeros(p.length, p.element.numpy) for p in kernel.parameters if p.access == "scratch"}
+    scratch = {p.name: np.zeros(p.length, p.element.numpy) for p in kernel.parameters if p.own}
     for a in given.values():
         if hopper:
             a[:] = np.rint(a.astype(np.float32))    # sums of products of small integers are exact in any order

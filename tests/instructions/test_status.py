@@ -63,7 +63,7 @@ def kinds(kernel: Kernel) -> set[str]:
     found = set()
     for seed in range(6):
         try:
-            simulate(kernel, {p.name: np.ones(p.length, p.element.numpy) for p in kernel.parameters if p.access != "scratch"}, seed=seed)
+            simulate(kernel, {p.name: np.ones(p.length, p.element.numpy) for p in kernel.parameters if not p.own}, seed=seed)
         except SimulationError as error:
             found.add(error.kind)
     return found

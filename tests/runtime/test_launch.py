@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from emmy.errors import EmmyError
-from emmy.ir.dtype import bf16, i64
+from emmy.ir.dtype import bf16, f32, i32, i64
 from emmy.runtime import tensor_map
 from emmy.runtime.driver import CudaDriver, Pointers
 from emmy.runtime.launch import Executable, cuda_device
@@ -100,6 +100,23 @@ def test_scratch_is_cleared_before_its_launch():
     (pointers, none) = (launch.args[0][4] for launch in run._launches)
     assert none.cleared == () and pointers.cleared == ((pointers.values[3], 40),)
     assert pointers.values[3] + 40 <= pointers.values[2] or pointers.values[2] + 60 <= pointers.values[3]
+
+
+def test_signals_are_zeros_once_and_stay():
+    """They lie apart from the arena, which is poisoned; what is exchanged lies there, and neither is cleared before a launch."""
+    plan = two_kernels()
+    first, second = plan.launches
+    own = Buffer("partial", f32, (64,), "exchange"), Buffer("given", i32, (5,), "signals"), Buffer("more", i32, (3,), "signals")
+    launches = dataclasses.replace(first, arguments=(*first.arguments, "partial", "given")), dataclasses.replace(
+        second, arguments=(*second.arguments, "more"))
+    run = Executable(dataclasses.replace(plan, buffers=(*plan.buffers, *own), launches=launches), b"",
+                     {"w": np.ones((3, 5), np.float32)}, HOST, HostDriver())
+    (one, two) = (launch.args[0][4] for launch in run._launches)
+    assert one.cleared == two.cleared == ()
+    run.poisoned()
+    partial, given, more = *one.values[3:], two.values[-1]
+    assert (ctypes.c_uint8 * 256).from_address(partial)[:] == [255] * 256 and more == given + 256
+    assert not any((ctypes.c_uint8 * 512).from_address(given))
 
 
 def test_early_launches_are_asked_for():

@@ -79,6 +79,24 @@ def test_sums_are_shared_where_tiles_are_few_and_sums_long() -> None:
         assert pick(*sizes).cluster == 1, sizes
 
 
+@pytest.mark.parametrize("sizes, blocks", [((320, 320, 640), 12), ((72, 136, 640), 9)])
+def test_blocks_that_share_the_last_tiles_do_as_much_and_hand_it_on(sizes: tuple[int, int, int], blocks: int) -> None:
+    k = matmul(*sizes, right=True, element=dt.bf16)
+    alone, shared = (schedule("contraction", f"{ROWS[0]}/p{blocks}{last}", (0,), (1,)) for last in ("", "/sk"))
+    one, all_ = (features(Census(k), s) for s in (alone, shared))
+    assert all_.blocks == lower(k.replace(schedule=shared)).grid[0] == blocks
+    assert (all_.tensor_flops, all_.bulk_bytes, all_.shared_bytes) == (one.tensor_flops, one.bulk_bytes, one.shared_bytes)
+    assert all_.steps == pytest.approx(one.steps * one.blocks / blocks) and all_.tensor_share < one.tensor_share / 1.05
+    parts = ceil(blocks / one.blocks)       # of a tile that others hand on
+    assert all_.start_us == pytest.approx(one.start_us + 2.1 + 0.048 * parts * 64 * 64 * 4 / 1000)
+
+
+def test_last_tiles_are_shared_where_that_saves_much() -> None:
+    assert {pick(*sizes).raster for sizes in ((1792, 1792, 32768), (2560, 2560, 16384))} == {"gm8/p132/sk"}
+    for sizes in ((2048, 3584, 3584), (6304, 1024, 4096), (2048, 4096, 14336), (512, 3584, 3584), (4096, 4096, 4096)):
+        assert pick(*sizes).raster == "gm8/p132", sizes
+
+
 def gated(k: int, rows: bool) -> tile.Kernel:
     """silu(g) * u times w, of 300 rows or columns by 200."""
     t = tensors(dt.bf16, g=(300, k), u=(300, k), w=(200, k))

@@ -72,7 +72,7 @@ def lower_launches(launches: Sequence[Sequence[tile.Kernel]], early: Collection[
     late: dict[str, set[str]] = {}                          # parameters of functions that begin early, which those ahead write
     for n, kernels in enumerate(launches):
         if n in early:
-            parameters = [p for p in functions[tile.launch_name(kernels)].parameters if p.access != "scratch"]
+            parameters = [p for p in functions[tile.launch_name(kernels)].parameters if not p.own]
             late.setdefault(tile.launch_name(kernels), set()).update(
                 p.name for p, tensor in zip(parameters, tile.arguments(kernels), strict=True) if tensor in written)
         written.update(t.name for k in kernels for t in k.outputs if not tile.is_once(k))

@@ -2,8 +2,8 @@
 
 A kernel lets the next one begin at once: that one's blocks find room when all of its own have theirs.  The next has its barriers made,
 its descriptors near and what no kernel before it writes on its way, and waits where it first meets what they may be at: before it reads
-what they write, and before it writes at all, for a workspace may lie where an earlier one's did.  As every kernel waits before it
-writes, one that ends has seen all before it end: waiting for the last is waiting for all.
+what they write, and before it writes at all, for a workspace may lie where an earlier one's did, and signals may not be awaited yet.  As
+every kernel waits before it writes, one that ends has seen all before it end: waiting for the last is waiting for all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def leading(kernel: Kernel) -> Kernel:
 
 def following(kernel: Kernel, written: Collection[str]) -> Kernel:
     """The kernel, launched before those ahead of it have ended; `written`: the parameters that these write."""
-    parameters = tuple(p.replace(late=p.name in written or p.access == "write") for p in kernel.parameters)
+    parameters = tuple(p.replace(late=p.name in written or p.access not in ("read", "scratch")) for p in kernel.parameters)
     late = {p.name for p in parameters if p.late}
     late |= {m.name for m in kernel.maps if m.buffer in late}
 

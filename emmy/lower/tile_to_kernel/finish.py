@@ -62,13 +62,13 @@ def store_run(scope: Emitter, axis: int, start: Expr, width: int, bind: Callable
 
 
 def finish(kernel: tile.Kernel, scope: Emitter, grid: tuple[int, int, int], block: int, shared: tuple[SharedBuffer, ...] = (),
-           maps: tuple[TensorMap, ...] = (), scratch: tuple[GlobalBuffer, ...] = (), cluster: int = 1) -> Kernel:
+           maps: tuple[TensorMap, ...] = (), own: tuple[GlobalBuffer, ...] = (), cluster: int = 1) -> Kernel:
     """The verified Kernel IR of a kernel whose statements are in `scope`; its blocks lie along x if another axis has no room for them."""
     reads = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "read") for t in kernel.tensors)
     writes = tuple(GlobalBuffer(t.name, t.element, prod(t.shape), "write") for t in kernel.outputs)
     body = tuple(scope.body)
     if max(grid[1:]) > GRID_LIMITS[1]:
         grid, body = (prod(grid), 1, 1), placed(body, grid, Block(0), scope.name("block"))
-    made = Kernel(kernel.name, (*reads, *writes, *scratch), shared, grid, block, body, maps, cluster)
+    made = Kernel(kernel.name, (*reads, *writes, *own), shared, grid, block, body, maps, cluster)
     verify(made)
     return made

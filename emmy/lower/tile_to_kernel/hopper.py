@@ -6,7 +6,7 @@ to.  Each other group multiplies 64 rows at a time of what has arrived, one stag
 back when its products are done.  A stage has a barrier that the bytes of both sides complete, and one at which every warp that multiplies
 arrives.  While groups compute results of one tile, the ring fills with the next.
 
-A block takes one tile of the result after another (`hopper_raster`).
+A block takes one tile of the result after another (`hopper_raster`), and of the last ones a share of their stages (`hopper_stream`).
 
 A left operand that is computed from what copies bring is computed in registers, the next stage of it beside the products of one
 (`hopper_prologue`); what was read for it is given back with that.
@@ -21,14 +21,15 @@ Where tiles are few, the blocks of a cluster share one: each takes a part of its
 
 Row: WORK=g<groups>x1/ws[-turns|/c<blocks of a cluster>],
 TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
-STAGE=d<stages>/smem-tma[-once],RASTER=gm<together>[/p<blocks>]: a tile is 64 * groups * rows by wide * columns, or with turns
-64 * rows; depth counts elements; without p a block or a cluster has one tile; operands of columns that are read once are the first to
-leave the second-level cache.  Any extents: copies fill with zeros and stores are clipped.
+STAGE=d<stages>/smem-tma[-once],RASTER=gm<together>[/p<blocks>[/sk]]: a tile is 64 * groups * rows by wide * columns, or with turns
+64 * rows; depth counts elements; without p a block or a cluster has one tile, with sk the last ones are shared out; operands of columns
+that are read once are the first to leave the second-level cache.  Any extents: copies fill with zeros and stores are clipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
@@ -69,6 +70,7 @@ from emmy.lower.tile_to_kernel.hopper_prologue import Computed, Prepared, prepar
 from emmy.lower.tile_to_kernel.hopper_raster import Raster
 from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.hopper_shares import Shares
+from emmy.lower.tile_to_kernel.hopper_stream import Stream
 from emmy.lower.tile_to_kernel.hopper_tiling import Tiling, tiling
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
@@ -80,13 +82,14 @@ SHARE = {2: (40, 232), 3: (32, 160)}    # registers of a thread that copies and 
 
 
 class Phase(NamedTuple):
-    """Stages that follow one another: the axis that their elements run along, taps, stages of a tap, operands with whether they are left
-    ones, and for each array of sums its factors."""
+    """Stages that follow one another: the axis that their elements run along, taps, stages of a tap, of all taps, and of the phases before
+    it, operands with whether they are left ones, and for each array of sums its factors."""
 
     axis: int
     taps: tuple[int, ...]
     chunks: int
     steps: int
+    before: int
     operands: tuple[tuple[Operand, bool], ...]
     factors: tuple[tuple[str, Operand | Computed, Operand], ...]
 
@@ -108,7 +111,6 @@ class Multiplication:
         found = [self.views(scope.free, nest, p) for nest, p in zip(nests, each, strict=True)]
         if not joined and len(axes := {(x.axis, x.taps) for x in found}) > 1:
             raise IRError(f"{kernel.name} sums over different axes: {sorted(axes)}")
-        self.raster = Raster(kernel, schedule, t)
         self.barriers = SharedBuffer(scope.name("barrier"), dt.i64, 2 * t.stages)     # that a stage is full; that it is empty
         self.operands: dict[tuple[Load, bool], Operand] = {}
         self.computed: dict[Value, Computed] = {}
@@ -120,7 +122,10 @@ class Multiplication:
         arrays = [*self.sums.values()] * (len(results) if joined else 1)
         made = [(x, array, *sides) for x, array, sides in zip(found, arrays, factors, strict=True)]
         phases = [self.phase([one]) for one in made] if joined else [self.phase(made)]
-        self.phases = sorted(phases, key=lambda phase: -phase.steps)    # what is short may have to wait for an earlier kernel
+        phases.sort(key=lambda phase: -phase.steps)                     # what is short may have to wait for an earlier kernel
+        ends = [*accumulate(phase.steps for phase in phases)]
+        self.phases = [phase._replace(before=end - phase.steps) for phase, end in zip(phases, ends, strict=True)]
+        self.raster = Stream(scope, kernel, schedule, t, ends[-1], self.sums.values()) if t.stream else Raster(kernel, schedule, t)
         self.turns = Turns(scope, t.groups) if t.turns else None
         self.shares = Shares(scope, t.cluster, t.groups, t.rows, t.width, self.sums.values()) if t.cluster > 1 else None
         if self.phases[0].steps < t.cluster:
@@ -168,7 +173,7 @@ class Multiplication:
         chunks = -(-self.kernel.extents[axis] // self.tiling.depth)
         operands = dict.fromkeys((x, side) for _, _, left, right in made for x, side in (
             *((x, True) for x in (left.raw.values() if isinstance(left, Computed) else (left,))), (right, False)))
-        return Phase(axis, taps, chunks, chunks * self.extent(taps), tuple(operands), tuple(one[1:] for one in made))
+        return Phase(axis, taps, chunks, chunks * self.extent(taps), 0, tuple(operands), tuple(one[1:] for one in made))
 
     def prepare(self, scope: Emitter, stored: tuple[str, ...]) -> None:
         """Barriers, by one thread, and a meeting of all."""
@@ -184,7 +189,7 @@ class Multiplication:
 
     def share(self, scope: Emitter, phase: Phase) -> tuple[Expr, Expr]:
         """The first stage of a phase that this block takes, and the one after its last."""
-        return self.shares.part(scope, phase.steps) if self.shares else (int32(0), int32(phase.steps))
+        return self.shares.part(scope, phase.steps) if self.shares else self.raster.part(scope, phase.before, phase.steps)
 
     def copy(self, scope: Emitter, left: bool) -> None:
         """What the thread does that copies the operands of a side."""
@@ -228,7 +233,7 @@ class Multiplication:
             self.apart(inner, ring, result) if t.apart else self.together(inner, ring, before, result)
             if self.shares:
                 self.shares.join(inner, result.group * GROUP + result.thread)
-            result.store(inner)
+            self.raster.finish(inner, result)
             inner.emit(*(ring.skip(steps) if self.turns else ()))
 
         self.raster.each_tile(scope, tile_, result.group if self.turns else None)
@@ -244,7 +249,7 @@ class Multiplication:
         for phase in self.phases:
             step, (begin, stop) = Var(scope.name("step"), dt.i32), self.share(scope, phase)
             body = scope.child()
-            begun = step > begin if phase is self.phases[0] else const(dt.bool_, True)      # whether a stage of this tile was before
+            begun = step > begin if self.shares and not phase.before else self.raster.begun(step, phase.before)
             left_before = If((result.lane == 0) & begun, (leave,))
             body.emit(WaitBarrier(barriers, ring.slot, ring.phase))
             for x in phase.computed:
@@ -330,4 +335,4 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, *(m.shares.shared if m.shares else ()), m.barriers
     shared += (m.turns.barrier,) if m.turns else ()
     maps_ = *(x.map for x in m.operands.values()), *result.maps
-    return finish(kernel, scope, (m.raster.grid, 1, 1), t.threads, shared, maps_, cluster=t.cluster)
+    return finish(kernel, scope, (m.raster.grid, 1, 1), t.threads, shared, maps_, m.raster.own, t.cluster)

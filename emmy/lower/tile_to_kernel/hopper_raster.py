@@ -2,19 +2,24 @@
 
 A block takes every `blocks`-th tile, in groups of `together` rows of tiles, column by column: blocks that run at one time read few rows and
 few columns.  Where a cluster shares tiles, all its blocks take the same.  Where groups take turns, each has every other one of its block's.
+Blocks that share out the last tiles have an order of their own (`hopper_stream`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import TYPE_CHECKING
 
 from emmy.instructions import For
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Apply, Block, Expr, Var, int32
+from emmy.ir.kernel_ir import Apply, Block, Expr, GlobalBuffer, Var, const, int32
 from emmy.lower.tile_to_kernel.hopper_tiling import Tiling
 from emmy.lower.tile_to_kernel.scalar import Emitter
+
+if TYPE_CHECKING:
+    from emmy.lower.tile_to_kernel.hopper_result import Result
 
 
 class Raster:
@@ -27,6 +32,11 @@ class Raster:
         self.tiles = self.down * self.across * batch
         self.grid = min(t.blocks or self.tiles, self.tiles) * t.cluster
 
+    @property
+    def own(self) -> tuple[GlobalBuffer, ...]:
+        """The buffers through which blocks share tiles."""
+        return ()
+
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None], group: Expr | None = None) -> None:
         """`body` for the first row and column of each tile of this block, at its point of the batch; of one that takes turns, those of the
         `group`."""
@@ -34,6 +44,13 @@ class Raster:
         several = self.grid < self.tiles or group is not None
         number: Expr = Var(scope.name("tile"), dt.i32) if several else own
         inner = scope.child() if several else scope
+        self.tile(inner, number, body)
+        if isinstance(number, Var):
+            first, step = (own, self.grid) if group is None else (own + group * self.grid, self.grid * self.tiling.groups)
+            scope.emit(For(number, first, int32(self.tiles), int32(step), False, tuple(inner.body)))
+
+    def tile(self, inner: Emitter, number: Expr, body: Callable[[Emitter, Expr, Expr], None]) -> None:
+        """`body` for the tile of that number, at its point of the batch."""
         here: Expr = number
         layer = self.down * self.across
         if layer < self.tiles:
@@ -43,9 +60,18 @@ class Raster:
             inner.place(self.schedule.batch, inner.whole(int32(0)))
         row, column = self.place(inner, here)
         body(inner, inner.let("m", row * self.tiling.height), inner.let("n", column * self.tiling.width))
-        if isinstance(number, Var):
-            first, step = (own, self.grid) if group is None else (own + group * self.grid, self.grid * self.tiling.groups)
-            scope.emit(For(number, first, int32(self.tiles), int32(step), False, tuple(inner.body)))
+
+    def part(self, scope: Emitter, before: int, steps: int) -> tuple[Expr, Expr]:
+        """Of `steps` stages of a tile, so many stages behind its first, the first that this block takes, and the one after its last."""
+        return int32(0), int32(steps)
+
+    def begun(self, step: Expr, before: int) -> Expr:
+        """Whether the block has taken a stage of the tile ahead of that one."""
+        return step > 0 if before == 0 else const(dt.bool_, True)
+
+    def finish(self, scope: Emitter, result: Result) -> None:
+        """What becomes of the sums of the tile that was begun last."""
+        result.store(scope)
 
     def place(self, scope: Emitter, number: Expr) -> tuple[Expr, Expr]:
         """The row and the column of the tile of that number of a layer."""

@@ -84,7 +84,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
         write = scope.child()
         put(write, fold, column, begin + firsts[k], width, own, operator, offset)
         scope.emit(*under(guards[k], write.body))
-    return finish(kernel, scope, (sequences * tiles, 1, 1), threads, (ticket, carried, totals), scratch=(status,))
+    return finish(kernel, scope, (sequences * tiles, 1, 1), threads, (ticket, carried, totals), own=(status,))
 
 
 def read(scope: Emitter, fold: tile.Fold, first: Expr, guard: Expr | None, width: int, operator: str) -> str:
