@@ -13,7 +13,7 @@ FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose",
          "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
         "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow",
-        "ClusterFoldRow", "Once", "ClusterSum", "Turns")
+        "ClusterFoldRow", "Once", "ClusterSum", "Turns", "Multicast")
 
 
 def options(pins: tile.Row) -> list[str]:
@@ -42,14 +42,15 @@ def options(pins: tile.Row) -> list[str]:
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
         out += [f"(TileRingOption {' '.join((*grid.groups(), *cut.groups(), stages[1]))})"] if stages else []
-    group, blocks = re.match(r"^g(\d+)x1/ws(?:(-turns)|/c(\d+))?$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
+    group, blocks = re.match(r"^g(\d+)x1/ws(?:(-turns)|/([cm])(\d+))?$", pins.work), re.match(r"^gm(\d+)(/p\d+)?$", pins.raster)
     cover = re.match(r"^wgmma_m64n(\d+)k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     ring = re.match(r"^d(\d+)/smem-tma(-once)?$", pins.stage)
     if group and cover:
         wide, deep, rows, columns, depth = cover.groups()
         tiles = " ".join((group[1], rows, wide, columns, str(int(depth) * 16 // int(deep))))     # in halves
-        option = "TurnsOption" if group[2] else f"ClusterSumOption {group[3]}" if group[3] else f"RingOption {tiles}"
+        option = "TurnsOption" if group[2] else f"ClusterSumOption {group[4]}" if group[3] == "c" else f"RingOption {tiles}"
         out += [f"(WgmmaOption {tiles})", *([f"({option} {ring[1]})"] if ring else [])]
+    out += [f"(MulticastOption {group[4]})"] if group and group[3] == "m" else []
     out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {(blocks[2] or '/p0').removeprefix('/p')})"] if blocks else []
     crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
     rings, layers = re.match(r"^d(\d+)q(\d+)/smem-tma$", pins.stage), re.match(r"^gb(\d+)/p(\d+)(/live)?$", pins.raster)
@@ -98,6 +99,10 @@ class Reader:
         if name == "Turns":
             row = self.row(args[1])
             return row.replace(work=f"{row.work}-turns", stage=f"d{number(args[0])}/smem-tma")
+        if name == "Multicast":
+            row, stay = self.row(args[2]), number(args[1])
+            raster = row.raster.partition("/")[0] + f"/p{stay}" * (stay > 0)
+            return tile.Row(f"{row.work}/m{number(args[0])}", row.tile, "", row.stage, raster)
         if name == "MapRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])))
         if name == "WindowRow":
