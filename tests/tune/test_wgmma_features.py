@@ -79,6 +79,23 @@ def test_sums_are_shared_where_tiles_are_few_and_sums_long() -> None:
         assert pick(*sizes).cluster == 1, sizes
 
 
+def test_tiles_one_above_the_other_are_the_next_choice() -> None:
+    """Never the first; what they do is what their twins do, with one tile more where the last stack has one below the result."""
+    gpu = hardware.for_target("sm_90a")
+    for sizes in ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 28672, 8192), (512, 14336, 4096), (1536, 6144, 4096), (1000, 1000, 1000),
+                  (320, 4096, 4096)):
+        k = matmul(*sizes, right=True, element=dt.bf16)
+        times = {str(s.row): cost.seconds(features(Census(k), s), gpu) for s in schedules(k, "sm_90a")}
+        twins = {row: row.replace("/m2", "") for row in times if "/m2" in row}
+        assert twins and all(times[plain] < times[row] for row, plain in twins.items())
+        assert sizes[0] % 768 != 0 or all(times[row] < 1.04 * times[plain] for row, plain in twins.items())
+        assert pick(*sizes).stack == 1 and any("/m2" in row for row in sorted(times, key=lambda row: times[row])[:12])
+    k = matmul(320, 4096, 4096, right=True, element=dt.bf16)
+    one, two = (features(Census(k), schedule("contraction", ROWS[1].replace("/ws", work).replace("/p3", ""), (0,), (1,)))
+                for work in ("/ws", "/ws/m2"))
+    assert (one.blocks, two.blocks) == (3 * 32, 4 * 32)
+
+
 def gated(k: int, rows: bool) -> tile.Kernel:
     """silu(g) * u times w, of 300 rows or columns by 200."""
     t = tensors(dt.bf16, g=(300, k), u=(300, k), w=(200, k))
