@@ -140,16 +140,15 @@ class Engine:
 
     def __init__(self, kernel: Kernel, rank: int = 0) -> None:
         self.threads, self.rank, self.blocks = -(-kernel.block // 32) * 32, rank, kernel.cluster
-        self.first, self.crowd = rank * self.threads, self.threads * kernel.cluster
-        crowd = self.crowd
-        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), crowd // 32) for b in kernel.shared}
+        self.first, self.crowd = rank * self.threads, self.threads * kernel.cluster     # the first of its threads, and all of the cluster
+        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), self.crowd // 32) for b in kernel.shared}
         self._agents: dict[tuple[str, int], int] = {}
         for b in kernel.shared:
             for k in range(b.length if b.element is dt.i64 else 0):
-                self._agents[b.name, k] = crowd + len(self._agents)
+                self._agents[b.name, k] = self.crowd + len(self._agents)
         self._agents = {key: agent + rank * len(self._agents) for key, agent in self._agents.items()}
-        self.span = crowd + len(self._agents) * kernel.cluster
-        self.peers, self.gathering, self.ended = [self], Gathering(crowd // 32), False
+        self.span = self.crowd + len(self._agents) * kernel.cluster
+        self.peers, self.gathering, self.ended = [self], Gathering(self.crowd // 32), False
         self.phases: dict[tuple[str, int], Phases] = {}
         self.flights: list[tuple[Warp, Stmt, Callable[[], None]]] = []
         self.groups = [Meeting() for _ in range(0, self.threads, 128)]
