@@ -98,7 +98,7 @@ class Reader:
             return tile.Row(work, row.tile, "", f"d{number(args[1])}/smem-tma", raster)
         if name == "Turns":
             row = self.row(args[1])
-            return row.replace(work=f"{row.work}-turns", stage=f"d{number(args[0])}/smem-tma")
+            return tile.Row(f"{row.work}-turns", row.tile, "", f"d{number(args[0])}/smem-tma", row.raster)
         if name == "Multicast":
             row, stay = self.row(args[2]), number(args[1])
             raster = row.raster.partition("/")[0] + f"/p{stay}" * (stay > 0)
