@@ -6,8 +6,11 @@ from math import prod
 
 from emmy.instructions import (
     Arrive,
+    ArrivePeer,
     Assign,
     Barrier,
+    ClusterArrive,
+    ClusterWait,
     CommitProducts,
     CommitStores,
     CopyBulk,
@@ -213,7 +216,33 @@ def registers_product(columns: int = 64, *, element: DType = dt.f16, by_thread: 
         (TensorMap("map_b", "b", element, (16, columns), (16, 64)),))
 
 
-EVERY = (gemm(128, 256, 128), gemm(200, 136, 72, element=dt.f16, columns=128, left_major="mn", right_major="mn"), registers_product())
+def shared_tiles(rounds: int = 3, cluster: int = 2, *, element: DType = dt.bf16) -> Kernel:
+    """c = a + b + ... of `rounds` tiles of src, 8 * cluster by 64 each: once by each block of two clusters, whose blocks bring each other a
+    share of every tile to the one place that they have for it."""
+    t, lane, r, e, zero = Thread(), i32("lane"), i32("r"), i32("e"), int32(0)
+    x, acc, high, rank = Var("x", element.compute), Element("acc", dt.f32, e), 8 * cluster, Block(0) % cluster
+    phase, size, lanes = i32("phase"), 8 * cluster * 64, 8 * cluster * 64 // 32
+    copy = CopyTile("tile", rank * (8 * 64), "map_src", (r * high + rank * 8, zero), "full", zero, False, int32((1 << cluster) - 1))
+    copying = (Declare(phase, zero),
+               count(r, 0, rounds, 1, WaitBarrier("empty", zero, phase ^ 1), ExpectBytes("full", zero, size * element.bytes), copy,
+                     Assign(phase, phase ^ 1)),
+               WaitBarrier("empty", zero, phase ^ 1))
+    adding = (Let(lane, t % 32), DeclareArray("acc", dt.f32, lanes, const(dt.f32, 0)), Declare(phase, zero),
+              count(r, 0, rounds, 1, WaitBarrier("full", zero, phase),
+                    count(e, 0, lanes, 1, LoadShared(x, "tile", e * 32 + lane), SetElement("acc", dt.f32, e, acc + x), unroll=True),
+                    SyncWarp(), If(lane < cluster, (ArrivePeer("empty", zero, lane),)), Assign(phase, phase ^ 1)),
+              count(e, 0, lanes, 1, StoreGlobal("c", Block(0) * size + e * 32 + lane, acc), unroll=True))
+    return Kernel("shared_tiles",
+        (GlobalBuffer("src", element, rounds * size, "read"), GlobalBuffer("c", dt.f32, 2 * cluster * size, "write")),
+        (SharedBuffer("tile", element, size, 1024), SharedBuffer("full", dt.i64, 1), SharedBuffer("empty", dt.i64, 1)),
+        (2 * cluster, 1, 1), 64, (
+        If(t == 0, (InitBarrier("full", zero, 1), InitBarrier("empty", zero, cluster), FenceBarriers())), ClusterArrive(), ClusterWait(),
+        If(t < 32, (If(t == 0, copying),), adding)),
+        (TensorMap("map_src", "src", element, (rounds * high, 64), (8, 64), 0),), cluster)
+
+
+EVERY = (gemm(128, 256, 128), gemm(200, 136, 72, element=dt.f16, columns=128, left_major="mn", right_major="mn"), registers_product(),
+         shared_tiles())
 
 
 def layout_probe(shape: tuple[int, ...], box: tuple[int, ...], corner: tuple[int, ...], *, to: tuple[int, ...] = (),

@@ -96,7 +96,7 @@ def kernels() -> Iterator[tile.Kernel]:
     a, b = (matrix(name, dt.e4m3) for name in "ab")
     results.append(product(wide(a), wide(view(b, (n, n), (Pos(1), Pos(0))))))
     a, b = (matrix(name, dt.bf16) for name in "ab")
-    results.append(product(wide(matrix("a", dt.bf16, columns=1024)), wide(matrix("b", dt.bf16, 1024))))
+    results.append(product(wide(matrix("a", dt.bf16, 2 * n, 1024)), wide(matrix("b", dt.bf16, 1024))))
     results.append(product(wide(matrix("a", dt.bf16, rows=16384)), wide(b)))
     results += [product(apply("exp", wide(a)), wide(b)), product(wide(a), apply("exp", wide(view(b, (n, n), (Pos(1), Pos(0))))))]
     d, e = matrix("d", dt.bf16, columns=32), matrix("e", dt.bf16, 32)

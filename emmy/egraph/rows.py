@@ -13,7 +13,7 @@ FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose",
          "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
         "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow",
-        "ClusterFoldRow", "Once", "ClusterSum", "Turns", "StreamK")
+        "ClusterFoldRow", "Once", "ClusterSum", "Turns", "Multicast", "StreamK")
 
 
 def options(pins: tile.Row) -> list[str]:
@@ -42,15 +42,16 @@ def options(pins: tile.Row) -> list[str]:
     if grid and cut:
         out += [f"({option} {' '.join((*grid.groups(), *cut.groups()))})" for option in ("TileOption", "TwistOption")]
         out += [f"(TileRingOption {' '.join((*grid.groups(), *cut.groups(), stages[1]))})"] if stages else []
-    group = re.match(r"^g(\d+)x1/ws(?:(-turns)|/c(\d+))?$", pins.work)
+    group = re.match(r"^g(\d+)x1/ws(?:(-turns)|/([cm])(\d+))?$", pins.work)
     blocks = re.match(r"^gm(\d+)(?:/p(\d+)(/sk)?)?$", pins.raster)
     cover = re.match(r"^wgmma_m64n(\d+)k(\d+)_\w+/f(\d+)x(\d+)/k(\d+)$", pins.tile)
     ring = re.match(r"^d(\d+)/smem-tma(-once)?$", pins.stage)
     if group and cover:
         wide, deep, rows, columns, depth = cover.groups()
         tiles = " ".join((group[1], rows, wide, columns, str(int(depth) * 16 // int(deep))))     # in halves
-        option = "TurnsOption" if group[2] else f"ClusterSumOption {group[3]}" if group[3] else f"RingOption {tiles}"
+        option = "TurnsOption" if group[2] else f"ClusterSumOption {group[4]}" if group[3] == "c" else f"RingOption {tiles}"
         out += [f"(WgmmaOption {tiles})", *([f"({option} {ring[1]})"] if ring else [])]
+    out += [f"(MulticastOption {group[4]})"] if group and group[3] == "m" else []
     out += [f"(RasterOption {blocks[1]})", f"(BlocksOption {blocks[2] or 0})"] if blocks else []
     out += [f"(StreamKOption {blocks[2]})"] if blocks and blocks[3] else []
     crew, keys = re.match(r"^g(\d+)/ws(-turns)?$", pins.work), re.match(r"^wgmma_m64n(\d+)k16_\w+/f1x1$", pins.tile)
@@ -99,7 +100,11 @@ class Reader:
             return tile.Row(work, row.tile, "", f"d{number(args[1])}/smem-tma", raster)
         if name == "Turns":
             row = self.row(args[1])
-            return tile.Row(f"{row.work}-turns", row.tile, row.reduce, f"d{number(args[0])}/smem-tma", row.raster)
+            return tile.Row(f"{row.work}-turns", row.tile, "", f"d{number(args[0])}/smem-tma", row.raster)
+        if name == "Multicast":
+            row, stay = self.row(args[2]), number(args[1])
+            raster = row.raster.partition("/")[0] + f"/p{stay}" * (stay > 0)
+            return tile.Row(f"{row.work}/m{number(args[0])}", row.tile, "", row.stage, raster)
         if name == "StreamK":
             row = self.row(args[0])
             return tile.Row(row.work, row.tile, row.reduce, row.stage, f"{row.raster}/sk")

@@ -99,9 +99,10 @@ class AsyncMemory(Memory):
     def engine_write(self, w: Warp, start: int, count: int, lane: int, *, by_engine: bool = True) -> slice:
         """A copy to these elements begins, of the copy engine or a thread's; until `land` any access to them is a race."""
         self.inside(w, start, start + count - 1)
-        at, row = slice(start, start + count), w.seen[lane:lane + 1]
+        at, row = slice(start, start + count), np.maximum(w.seen[lane:lane + 1], w.over[lane:lane + 1])
         writer = self.writer[at]
-        if (bad := writer > row[0, writer % w.span]).any():
+        by = writer % w.span
+        if (bad := writer > np.where(by < w.engine.crowd, w.seen[lane, by], row[0, by])).any():
             k = int(np.argmax(bad))
             raise Fault("race", f"a copy goes to element {start + k} of {self.name}, written by {self._who(w, int(writer[k]))} "
                                 "with nothing that orders them", w.threads[lane])

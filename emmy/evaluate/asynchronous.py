@@ -6,7 +6,10 @@ begins a new moment; whoever acquires takes the largest of both rows.  Then an a
 seen of its thread.  Each barrier in shared memory counts as a thread too, which makes the copies that complete on it: their tags are
 numbered by phase, and lie beyond those of threads.
 
-Copies arrive as late as they may: when no warp can go on.
+Who arrives at another block's barrier hands on less: that its reads are over, and those of copies that it waited for (`over`).  Copies to
+places that were read need no more, and no other access may rely on it.
+
+Copies, and arrivals at other blocks, come as late as they may: when no warp can go on.
 """
 
 from __future__ import annotations
@@ -47,18 +50,19 @@ class Phases:
     def __init__(self, name: str, count: int, agent: int, span: int, maker: int) -> None:
         self.name, self.count, self.agent, self.span, self.maker = name, count, agent, span, maker
         self.pending, self.bytes, self.flying, self.phase, self.fenced = count, 0, 0, 0, False
-        self.gathered, self.released = (np.full(span, -1, np.int64) for _ in range(2))
+        self.gathered, self.released, self.ending, self.over = (np.full(span, -1, np.int64) for _ in range(4))
 
     @property
     def tag(self) -> int:
         """The tag of copies that complete in this phase."""
         return (LANDED + self.phase) * self.span + self.agent
 
-    def arrive(self, rows: Array, threads: Array) -> None:
-        """Threads arrive that have seen these rows."""
+    def arrive(self, rows: Array, threads: Array, relaxed: bool = False) -> None:
+        """Threads arrive that have seen these rows; if `relaxed`, they tell of what is over alone."""
         if len(rows) > self.pending:
             raise Fault("barrier", f"{self.name} counts {self.count} arrivals a phase, and more arrive", threads)
-        np.maximum(self.gathered, rows.max(axis=0), out=self.gathered)
+        told = self.ending if relaxed else self.gathered
+        np.maximum(told, rows.max(axis=0), out=told)
         self.pending -= len(rows)
         self.settle(threads)
 
@@ -79,6 +83,7 @@ class Phases:
                         threads)
         self.gathered[self.agent] = self.tag
         np.maximum(self.released, self.gathered, out=self.released)
+        np.maximum(self.over, self.ending, out=self.over)
         self.phase, self.pending = self.phase + 1, self.count
 
     def __str__(self) -> str:
@@ -137,15 +142,15 @@ class Engine:
 
     def __init__(self, kernel: Kernel, rank: int = 0) -> None:
         self.threads, self.rank, self.blocks = -(-kernel.block // 32) * 32, rank, kernel.cluster
-        self.first, crowd = rank * self.threads, self.threads * kernel.cluster
-        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), crowd // 32) for b in kernel.shared}
+        self.first, self.crowd = rank * self.threads, self.threads * kernel.cluster     # the first of its threads, and all of the cluster
+        self.shared = {b.name: AsyncMemory(b.name, np.zeros(b.length, b.element.numpy), self.crowd // 32) for b in kernel.shared}
         self._agents: dict[tuple[str, int], int] = {}
         for b in kernel.shared:
             for k in range(b.length if b.element is dt.i64 else 0):
-                self._agents[b.name, k] = crowd + len(self._agents)
+                self._agents[b.name, k] = self.crowd + len(self._agents)
         self._agents = {key: agent + rank * len(self._agents) for key, agent in self._agents.items()}
-        self.span = crowd + len(self._agents) * kernel.cluster
-        self.peers, self.gathering, self.ended = [self], Gathering(crowd // 32), False
+        self.span = self.crowd + len(self._agents) * kernel.cluster
+        self.peers, self.gathering, self.ended = [self], Gathering(self.crowd // 32), False
         self.phases: dict[tuple[str, int], Phases] = {}
         self.flights: list[tuple[Warp, Stmt, Callable[[], None]]] = []
         self.groups = [Meeting() for _ in range(0, self.threads, 128)]
@@ -155,7 +160,7 @@ class Engine:
 
     def who(self, agent: int) -> str:
         """A thread, or a copy that completes on a barrier, by its number among those of the cluster."""
-        if agent >= self.threads * self.blocks:
+        if agent >= self.crowd:
             return "a copy whose barrier it did not wait for"
         return f"thread {agent % self.threads}{f' of block {agent // self.threads} of its cluster' * (self.blocks > 1)}"
 
@@ -242,6 +247,9 @@ class Engine:
         if phases.phase & 1 == wanted:
             yield Wait(lambda: phases.phase & 1 != wanted, phases)
         self.acquire(w, w.mask, phases.released)
+        if (phases.over >= 0).any():
+            lanes = w.active_of(True)
+            w.over[lanes] = np.maximum(w.over[lanes], phases.over)
 
     # ---- copies
 
@@ -254,6 +262,11 @@ class Engine:
             land(tag)
             phases.land(size, thread)
         self.flights.append((w, s, arrive))
+
+    def call(self, w: Warp, s: Stmt, phases: Phases, lane: int) -> None:
+        """The thread of a lane of another block, alone active, arrives at a barrier of this one."""
+        row, threads = self.release(w, w.mask), w.threads[lane:lane + 1]
+        self.flights.append((w, s, lambda: phases.arrive(row, threads, relaxed=True)))
 
     # ---- parts of the block
 

@@ -40,7 +40,7 @@ class SimulationError(Exception):
     registers      more registers than there are, or a move in the wrong direction
     cluster        something is sent to a block of the cluster that is not there, or has ended
     signal         a signal that is given twice, or by several threads at once, or that nobody has awaited in the end
-    unfinished     a warp that ends while its products run or its stores are read, a block while copies are on their way
+    unfinished     a warp that ends while its products run or its stores are read, a block while something is on its way to it
     deadlock       warps that wait for what never comes
     steps          a loop that does not end
     unwritten      an element of the output that no thread wrote
@@ -200,12 +200,12 @@ def _end(kernel: Kernel, w: Warp, warps: list[Warp], running: Mapping[Warp, obje
     if any(other in running for other in warps):
         return
     if engine.flights:
-        raise SimulationError("unfinished", f"{where} ends while copies are on their way to it")
+        raise SimulationError("unfinished", f"{where} ends while copies or arrivals are on their way to it")
     engine.ended = True
 
 
 def _land(kernel: Kernel, engine: Engine) -> None:
-    """All copies on their way arrive, in the order in which they were asked for."""
+    """All copies and arrivals on their way come, in the order in which they were asked for."""
     flights, engine.flights = engine.flights, []
     for w, s, land in flights:
         try:

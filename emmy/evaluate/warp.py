@@ -36,7 +36,7 @@ class Warp:
     """32 threads: their registers by slot, the lanes that are active, and the memory they see."""
 
     __slots__ = ("registers", "mask", "full", "threads", "agents", "block", "memory", "tags", "base", "first", "steps", "limit", "size",
-                 "copies", "number", "span", "engine", "seen", "heard", "products", "stores", "fenced", "known", "late")
+                 "copies", "number", "span", "engine", "seen", "heard", "products", "stores", "fenced", "known", "late", "over")
 
     def __init__(self, first_thread: int, size: int, block: tuple[int, ...], slots: int, memory: dict[str, Memory], limit: int,
                  engine: Engine | None = None) -> None:
@@ -51,6 +51,7 @@ class Warp:
         self.agents = self.threads.astype(np.int64) + (0 if engine is None else engine.first)     # the threads, as tags number them
         self.seen: Any = None if engine is None else np.full((32, self.span), -1, np.int64)
         self.heard: dict[int, Array] = {}       # the same of other blocks, as signals told, by block
+        self.over: Any = None if engine is None else np.full((32, self.span), -1, np.int64)   # what it was told is read or has come
         self.products: list[list[Callable[[], None]]] = [[]]    # of products
         self.stores: dict[int, list[list[Callable[[], None]]]] = {}     # of stores, by lane
         self.fenced = False     # whether products may begin

@@ -2,7 +2,7 @@
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.bulk_copy import CommitStores, CopyBulk, CopyTile, FenceAsync, PrefetchMap, StoreTile, WaitStores
-from emmy.instructions.cluster import ClusterArrive, ClusterWait, StoreCluster, StoreClusterVector
+from emmy.instructions.cluster import ArrivePeer, ClusterArrive, ClusterWait, StoreCluster, StoreClusterVector
 from emmy.instructions.control import For, If, While
 from emmy.instructions.cp_async import CommitCopies, CopyAsync, WaitCopies
 from emmy.instructions.global_memory import LoadGlobal, LoadGlobalVector, StoreGlobal, StoreGlobalVector
@@ -20,9 +20,10 @@ from emmy.instructions.warpgroup import NamedBarrier, SetRegisters, SyncWarp
 from emmy.instructions.wgmma import CommitProducts, FenceProducts, MultiplyWarpgroup, MultiplyWarpgroupRegisters, WaitProducts
 from emmy.instructions.window_copy import CopyWindows
 
-__all__ = ["Arrive", "Assign", "Await", "AwaitSignal", "Barrier", "ClusterArrive", "ClusterWait", "CommitCopies", "CommitProducts",
-    "CommitStores", "CopyAsync", "CopyBulk", "CopyTile", "CopyWindows", "Declare", "DeclareArray", "ExpectBytes", "FenceAsync",
-    "FenceBarriers", "FenceProducts", "FirstLane", "For", "GiveSignal", "If", "InitBarrier", "LaunchDependents", "Let", "LoadGlobal",
+__all__ = ["Arrive", "ArrivePeer", "Assign", "Await", "AwaitSignal", "Barrier", "ClusterArrive", "ClusterWait", "CommitCopies",
+    "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile", "CopyWindows", "Declare", "DeclareArray", "ExpectBytes",
+    "FenceAsync", "FenceBarriers", "FenceProducts", "FirstLane", "For", "GiveSignal", "If", "InitBarrier", "LaunchDependents", "Let",
+    "LoadGlobal",
     "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
     "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "Publish", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor",
     "StoreCluster", "StoreClusterVector", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector",

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from emmy.instructions.arithmetic import spell
+from emmy.instructions.cluster import MOST, check_mask
 from emmy.instructions.lanes import lane_by_lane
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
@@ -81,24 +82,27 @@ class PrefetchMap(Stmt):
 
 
 def copies(s: CopyTile | CopyWindows | CopyBulk, machine: Machine, buffer: str, count: int, place: tuple[Expr, ...],
-           check: Callable[[Warp, int, Sequence[int]], None], read: Callable[[Any, Sequence[int]], Any]) -> Step:
+           check: Callable[[Warp, int, Sequence[int]], None], read: Callable[[Any, Sequence[int]], Any], mask: Expr | None = None) -> Step:
     """What a statement does whose active threads each ask for `count` elements of a global buffer: `check` faults unless they may begin at
-    a place of shared memory with these values of `place`, and `read` has them in the buffer's data."""
-    item = machine.kernel.types[buffer].bytes
+    a place of shared memory with these values of `place`, and `read` has them in the buffer's data.  They go to the blocks of a `mask`."""
+    item, bits = machine.kernel.types[buffer].bytes, int(mask.value) if isinstance(mask, Const) else 0
 
     def one(w: Warp, lane: int, start: int, barrier: int, *where: int) -> None:
         check(w, start, where)
-        phases = w.engine.barrier(w, s.barrier, barrier, w.mask, by_engine=True)
-        memory, source = w.engine.shared[s.target], w.memory[buffer]
-        target = memory.engine_write(w, start, count, lane)
+        source = w.memory[buffer]
         source.meet(w, w.mask)
-        w.engine.fly(w, s, phases, count * item, partial(memory.land, target, read(source.data, where)))
+        for engine in [w.engine.peer(w, rank) for rank in range(MOST) if bits >> rank & 1] or [w.engine]:
+            phases = engine.barrier(w, s.barrier, barrier, w.mask, by_engine=True)
+            memory = engine.shared[s.target]
+            target = memory.engine_write(w, start, count, lane)
+            engine.fly(w, s, phases, count * item, partial(memory.land, target, read(source.data, where)))
     return lane_by_lane(machine, (s.index, s.at, *place), one)
 
 
 class CopyTile(Stmt):
     """The tile of `map` at `coordinates`, outermost first, begins its way to `index` of the shared buffer `target`; its bytes count on
-    a barrier.  Each active thread asks for one.  What is read `once` is the first to leave the second-level cache."""
+    a barrier.  Each active thread asks for one.  What is read `once` is the first to leave the second-level cache.  With a `mask` the tile
+    goes to those blocks of the cluster (`emmy.instructions.cluster`)."""
 
     target: str
     index: Expr
@@ -107,24 +111,28 @@ class CopyTile(Stmt):
     barrier: str
     at: Expr
     once: bool = False
+    mask: Expr | None = None
     asynchronous = True
-    syntax = "copy_tile {target}[{index}] = {map}{coordinates} on {barrier}[{at}]{once}"
+    syntax = "copy_tile {target}[{index}] = {map}{coordinates} on {barrier}[{at}]{once}< to {mask}>"
 
     def check(self, scope: Scope) -> None:
         check_tile(scope, self.map, "read", self.coordinates, self.target, self.index)
         check_barrier(scope, self.barrier, self.at)
+        check_mask(scope, self.mask)
+        if self.once and self.mask is not None:
+            raise IRError(f"a tile of {self.map} is read once and goes to several blocks")
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
-        at = ", ".join(map(spell, self.coordinates))
-        return [f"emmy_copy_tile_{len(self.coordinates)}{'_once' * self.once}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
-                f"&{self.barrier}[{spell(self.at)}]);"]
+        at, way = ", ".join(map(spell, self.coordinates)), "_once" if self.once else "" if self.mask is None else "_to"
+        return [f"emmy_copy_tile_{len(self.coordinates)}{way}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
+                f"&{self.barrier}[{spell(self.at)}]{'' if self.mask is None else f', {spell(self.mask)}'});"]
 
     def meaning(self, machine: Machine) -> Step:
         from emmy.evaluate.tiles import Tile
 
         tile = Tile(machine.kernel, self.map)
         return copies(self, machine, tile.map.buffer, tile.count, self.coordinates,
-                      lambda w, start, where: tile.check(w, self.target, start, where), tile.read)
+                      lambda w, start, where: tile.check(w, self.target, start, where), tile.read, self.mask)
 
     def traffic(self, kernel: Kernel) -> float:
         return tile_traffic(kernel, self.map)

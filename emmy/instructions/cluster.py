@@ -2,6 +2,9 @@
 
 A block's rank is its index along x modulo the size of its cluster.  What is sent counts on a barrier of the block that it is sent to, which
 that block has made before all met; it waits there for what it expects, and must not end before it has come.
+
+A copy by the copy engine may go to several blocks at once, those whose bits are set in its mask: to the same place in the shared memory of
+each, where its bytes count on the same barrier.  (PTX ISA, "cp.async.bulk.tensor", `.multicast::cluster`.)
 """
 
 from __future__ import annotations
@@ -53,6 +56,40 @@ class ClusterWait(Bare):
             w.require_all("barrier", "is reached by a part of a warp only")
             yield from w.engine.gathering.wait(w)
         return run
+
+
+def check_mask(scope: Scope, mask: Expr | None) -> None:
+    """IRError unless these are blocks of a cluster: bit k that of rank k; None is the block of the thread that asks."""
+    if mask is None:
+        return
+    scope.expr(mask, dt.i32)
+    if not isinstance(mask, Const) or not 0 < mask.value < 1 << MOST:
+        raise IRError(f"a mask of blocks of a cluster is a constant of 1 to {(1 << MOST) - 1}")
+
+
+class ArrivePeer(Stmt):
+    """Each active thread arrives at element `at` of `barrier` of the block of `rank` in the cluster.  Whoever waits for the phase knows
+    that the thread has read what it read before, and may let copies overwrite it; what the thread wrote is not seen, which costs a fence
+    of all memory.  (PTX ISA, "mbarrier.arrive", `.relaxed`.)"""
+
+    barrier: str
+    at: Expr
+    rank: Expr
+    asynchronous = True
+    syntax = "arrive {barrier}[{at}] of {rank}"
+
+    def check(self, scope: Scope) -> None:
+        check_barrier(scope, self.barrier, self.at)
+        scope.expr(self.rank, dt.i32)
+
+    def cuda(self, types: Mapping[str, DType]) -> list[str]:
+        return [f"emmy_arrive_peer(&{self.barrier}[{spell(self.at)}], {spell(self.rank)});"]
+
+    def meaning(self, machine: Machine) -> Step:
+        def one(w: Warp, lane: int, at: int, rank: int) -> None:
+            peer = w.engine.peer(w, rank)
+            peer.call(w, self, peer.barrier(w, self.barrier, at, w.mask), lane)
+        return lane_by_lane(machine, (self.at, self.rank), one)
 
 
 class _Sent(Stmt):

@@ -39,9 +39,12 @@ def _tile(rank: int) -> list[tuple[str, str]]:
     names = [f"c{k}" for k in range(rank)]
     at = ", ".join(f"%{2 + rank - 1 - k}" for k in range(rank))
     operands = {"map": "global", "tile": "shared", **dict.fromkeys(names, "r")}
-    copy = f"cp.async.bulk.tensor.{rank}d.{_INTO}.mbarrier::complete_tx::bytes [%1], [%0, {{{at}}}], [%{2 + rank}];"
+    name, last = f"cp.async.bulk.tensor.{rank}d.{_INTO}.mbarrier::complete_tx::bytes", 2 + rank
+    copy = f"{name} [%1], [%0, {{{at}}}], [%{last}];"
+    several = f"{name}.multicast::cluster [%1], [%0, {{{at}}}], [%{last}], %{last + 1};"
     store = f"cp.async.bulk.tensor.{rank}d.{_FROM}.bulk_group [%0, {{{at}}}], [%1];"
     return [_simple(f"emmy_copy_tile_{rank}", copy, **operands, barrier="shared"), _copy_once(rank, names, at),
+            _simple(f"emmy_copy_tile_{rank}_to", several, **operands, barrier="shared", mask="h"),
             _simple(f"emmy_store_tile_{rank}", store, **operands)]
 
 
@@ -58,14 +61,15 @@ def _copy_once(rank: int, names: list[str], at: str) -> tuple[str, str]:
 }}"""
 
 
-def _window(rank: int) -> tuple[str, str]:
-    """The copy of windows of a tensor: as of its tiles, and the offsets into the windows."""
+def _window(rank: int) -> list[tuple[str, str]]:
+    """The copies of windows of a tensor: as of its tiles, and the offsets into the windows."""
     spatial = rank - 2
     operands = {"map": "global", "tile": "shared", **{f"c{k}": "r" for k in range(rank)}, **{f"o{k}": "h" for k in range(spatial)}}
     at, offsets = (", ".join(f"%{first + n - 1 - k}" for k in range(n)) for first, n in ((2, rank), (2 + rank, spatial)))
     name, barrier = f"cp.async.bulk.tensor.{rank}d.{_INTO}.im2col.mbarrier::complete_tx::bytes", f"%{2 + rank + spatial}"
-    copy = f"{name} [%1], [%0, {{{at}}}], [{barrier}], {{{offsets}}};"
-    return _simple(f"emmy_copy_windows_{rank}", copy, **operands, barrier="shared")
+    copy, mask = f"[%1], [%0, {{{at}}}], [{barrier}], {{{offsets}}}", f"%{3 + rank + spatial}"
+    return [_simple(f"emmy_copy_windows_{rank}", f"{name} {copy};", **operands, barrier="shared"),
+            _simple(f"emmy_copy_windows_{rank}_to", f"{name}.multicast::cluster {copy}, {mask};", **operands, barrier="shared", mask="h")]
 
 
 def _store_matrices(name: str, half: str, trans: str) -> str:
@@ -111,7 +115,7 @@ FUNCTIONS = {
         _simple("emmy_copy_bulk", f"cp.async.bulk.{_INTO}.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",
                 to="shared", of="global", bytes="r", barrier="shared"),
         *(function for rank in range(1, 6) for function in _tile(rank)),
-        *map(_window, range(3, 6)),
+        *(function for rank in range(3, 6) for function in _window(rank)),
         _simple("emmy_commit_stores", "cp.async.bulk.commit_group;"),
         _counted("emmy_wait_stores", "cp.async.bulk.wait_group"),
         _counted("emmy_wait_stores_read", "cp.async.bulk.wait_group.read"),
@@ -129,6 +133,9 @@ FUNCTIONS = {
   unsigned there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(emmy_shared(at)), "r"(rank));
   return there;
+}}""",
+    "emmy_arrive_peer": f"""{_DEVICE} void emmy_arrive_peer(const void* barrier, int rank) {{
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" :: "r"(emmy_peer(barrier, rank)) : "memory");
 }}""",
     "emmy_store_cluster": f"""template <class T>
 {_DEVICE} void emmy_store_cluster(const void* at, int rank, T value, const void* barrier) {{

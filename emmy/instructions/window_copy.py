@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from emmy.instructions.arithmetic import spell
 from emmy.instructions.bulk_copy import check_tile, copies, tile_traffic
+from emmy.instructions.cluster import check_mask
 from emmy.instructions.mbarrier import check_barrier
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class CopyWindows(Stmt):
     """The windows of `map` from that at `coordinates` on, outermost first, begin their way to `index` of the shared buffer `target`: their
     elements at `offsets`, as many of the innermost dimension as a tile has.  Their bytes count on a barrier.  Each active thread asks for
-    one tile."""
+    one tile.  With a `mask` it goes to those blocks of the cluster (`emmy.instructions.cluster`)."""
 
     target: str
     index: Expr
@@ -34,8 +35,9 @@ class CopyWindows(Stmt):
     offsets: tuple[Expr, ...]
     barrier: str
     at: Expr
+    mask: Expr | None = None
     asynchronous = True
-    syntax = "copy_windows {target}[{index}] = {map}{coordinates} offsets{offsets} on {barrier}[{at}]"
+    syntax = "copy_windows {target}[{index}] = {map}{coordinates} offsets{offsets} on {barrier}[{at}]< to {mask}>"
 
     def check(self, scope: Scope) -> None:
         check_tile(scope, self.map, "read", self.coordinates, self.target, self.index, windows=True)
@@ -47,11 +49,13 @@ class CopyWindows(Stmt):
             if isinstance(e, Const) and not 0 <= e.value < of.window_offsets:
                 raise IRError(f"an offset of {e.value} in {self.map}; they are below {of.window_offsets}")
         check_barrier(scope, self.barrier, self.at)
+        check_mask(scope, self.mask)
 
     def cuda(self, types: Mapping[str, DType]) -> list[str]:
         at = ", ".join(map(spell, (*self.coordinates, *self.offsets)))
-        return [f"emmy_copy_windows_{len(self.coordinates)}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
-                f"&{self.barrier}[{spell(self.at)}]);"]
+        way, to = ("", "") if self.mask is None else ("_to", f", {spell(self.mask)}")
+        return [f"emmy_copy_windows_{len(self.coordinates)}{way}(&{self.map}, &{self.target}[{spell(self.index)}], {at}, "
+                f"&{self.barrier}[{spell(self.at)}]{to});"]
 
     def meaning(self, machine: Machine) -> Step:
         from emmy.evaluate.tiles import WindowTile
@@ -59,7 +63,7 @@ class CopyWindows(Stmt):
         tile, rank = WindowTile(machine.kernel, self.map), len(self.coordinates)
         return copies(self, machine, tile.map.buffer, tile.count, (*self.coordinates, *self.offsets),
                       lambda w, start, where: tile.check_windows(w, self.target, start, where[:rank], where[rank:]),
-                      lambda data, where: tile.windows(data, where[:rank], where[rank:]))
+                      lambda data, where: tile.windows(data, where[:rank], where[rank:]), self.mask)
 
     def traffic(self, kernel: Kernel) -> float:
         return tile_traffic(kernel, self.map)

@@ -101,9 +101,14 @@ class Row(Node):
 
     @property
     def cluster(self) -> int:
-        """Blocks of a cluster: of t256/c4 there are 4."""
-        found = re.search(r"/c(\d+)$", self.work)
+        """Blocks of a cluster: of t256/c4 there are 4, of g2x1/ws/m2 there are 2."""
+        found = re.search(r"/[cm](\d+)$", self.work)
         return int(found[1]) if found else 1
+
+    @property
+    def stack(self) -> int:
+        """Blocks of a cluster whose tiles lie one above the other, and which bring each other columns: of g2x1/ws/m2 there are 2."""
+        return self.cluster if "/m" in self.work else 1
 
 
 ROW_FIELDS = ("WORK", "TILE", "REDUCE", "STAGE", "RASTER", "PLACE")

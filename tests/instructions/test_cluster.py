@@ -68,7 +68,7 @@ def expecting(size: int) -> If:
     ((0, If(T == 0, (INIT, EXPECT)), 2, 3, 4, 5, 6, 7), "race", "is used as a barrier and made by thread 0"),      # made and not fenced
     ((0, If(T == 0, (INIT, EXPECT)), 2, 3, If(T == 0, (FENCE,)), 4, 5, 6, 7), "race", "is used as a barrier and made by thread 0"),
     ((0, 1, 2, 3, 4, 6, 7), "uninitialised", "nobody wrote it"),                            # reads what has not come
-    ((0, 1, 2, 3, 4, StoreGlobal("dst", Block(0) * 64 + T, X)), "unfinished", "ends while copies are on their way to it"),
+    ((0, 1, 2, 3, 4, StoreGlobal("dst", Block(0) * 64 + T, X)), "unfinished", "ends while copies or arrivals are on their way to it"),
     ((0, expecting(128), 2, 3, 4, 5, 6, 7), "bytes", "which it does not expect"),
     ((0, expecting(512), 2, 3, 4, 5, 6, 7), "deadlock", "lacks 0 of 1 arrivals and 256 bytes"),
     ((0, 1, 2, 2, 3, 4, 5, 6, 7), "barrier", "arrives a second time"),

@@ -95,6 +95,21 @@ def test_last_tiles_are_shared_where_that_saves_much() -> None:
     assert {pick(*sizes).raster for sizes in ((1792, 1792, 32768), (2560, 2560, 16384))} == {"gm8/p132/sk"}
     for sizes in ((2048, 3584, 3584), (6304, 1024, 4096), (2048, 4096, 14336), (512, 3584, 3584), (4096, 4096, 4096)):
         assert pick(*sizes).raster == "gm8/p132", sizes
+def test_tiles_one_above_the_other_are_the_next_choice() -> None:
+    """Never the first; what they do is what their twins do, with one tile more where the last stack has one below the result."""
+    gpu = hardware.for_target("sm_90a")
+    for sizes in ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 28672, 8192), (512, 14336, 4096), (1536, 6144, 4096), (1000, 1000, 1000),
+                  (320, 4096, 4096)):
+        k = matmul(*sizes, right=True, element=dt.bf16)
+        times = {str(s.row): cost.seconds(features(Census(k), s), gpu) for s in schedules(k, "sm_90a")}
+        twins = {row: row.replace("/m2", "") for row in times if "/m2" in row}
+        assert twins and all(times[plain] < times[row] for row, plain in twins.items())
+        assert sizes[0] % 768 != 0 or all(times[row] < 1.04 * times[plain] for row, plain in twins.items())
+        assert pick(*sizes).stack == 1 and any("/m2" in row for row in sorted(times, key=lambda row: times[row])[:12])
+    k = matmul(320, 4096, 4096, right=True, element=dt.bf16)
+    one, two = (features(Census(k), schedule("contraction", ROWS[1].replace("/ws", work).replace("/p3", ""), (0,), (1,)))
+                for work in ("/ws", "/ws/m2"))
+    assert (one.blocks, two.blocks) == (3 * 32, 4 * 32)
 
 
 def gated(k: int, rows: bool) -> tile.Kernel:

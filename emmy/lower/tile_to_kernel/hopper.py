@@ -17,9 +17,10 @@ while one group does that, another multiplies.
 Groups may take turns: each has tiles of its own, and multiplies while the other computes its result.  What a stage brings is then read by
 one group; the other leaves as many stages out as a tile has, and waits for its turn before it waits for the first of its own.
 
-Where tiles are few, the blocks of a cluster share one: each takes a part of its stages, and they join (`hopper_shares`).
+Where tiles are few, the blocks of a cluster share one: each takes a part of its stages, and they join (`hopper_shares`).  Where they are
+many, those of a cluster may lie one above the other: each block brings a share of their columns to all, and a stage is given back to each.
 
-Row: WORK=g<groups>x1/ws[-turns|/c<blocks of a cluster>],
+Row: WORK=g<groups>x1/ws[-turns|/<c|m><blocks of a cluster>],
 TILE=wgmma_m64n<wide>k<16|8|32>_<bf16|f16|tf32|e4m3|e5m2>_f32/f<rows>x<columns>/k<depth>,
 STAGE=d<stages>/smem-tma[-once],RASTER=gm<together>[/p<blocks>[/sk]]: a tile is 64 * groups * rows by wide * columns, or with turns
 64 * rows; depth counts elements; without p a block or a cluster has one tile, with sk the last ones are shared out; operands of columns
@@ -35,6 +36,7 @@ from typing import NamedTuple
 
 from emmy.instructions import (
     Arrive,
+    ArrivePeer,
     Assign,
     Barrier,
     ClusterArrive,
@@ -58,7 +60,7 @@ from emmy.instructions import (
 from emmy.instructions.mma import depth as k_of
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Apply, Element, Expr, Kernel, SharedBuffer, Thread, Var, const, int32
+from emmy.ir.kernel_ir import Apply, Element, Expr, Kernel, SharedBuffer, Stmt, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load, Value
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
@@ -140,7 +142,7 @@ class Multiplication:
         found: windows.Summed | Prepared | None = None
         if left is not None and right is not None:
             found = windows.summed(self.kernel, nest, element, (left, right), (s.rows, s.columns), s.batch)
-            if found is None and len(nest) == 1 and s.form == "contraction" and element in HALVES:
+            if found is None and len(nest) == 1 and s.form == "contraction" and element in HALVES and self.tiling.stack == 1:
                 found = prepared(self.kernel, free, nest[0], left, right, element, (s.rows, s.columns), s.batch)
         if found is None:
             raise IRError(f"{self.kernel.name}: {[left, right]} are no operands that tensor maps have")
@@ -164,7 +166,7 @@ class Multiplication:
             if t.depth % ring.line:
                 raise IRError(f"{self.kernel.name}: {t.depth} elements of {load.element} are no whole lines of {maps.BYTES} bytes")
             buffer = next((x.buffer for (_, side), x in self.operands.items() if side == left), None) if shared else None
-            self.operands[load, left] = Operand(scope, load, view, positions, ring, once, buffer)
+            self.operands[load, left] = Operand(scope, load, view, positions, ring, once, buffer, 1 if left else t.stack)
         return self.operands[load, left]
 
     def phase(self, made: Sequence[tuple[windows.Summed | Prepared, str, Operand | Computed, Operand]]) -> Phase:
@@ -180,12 +182,12 @@ class Multiplication:
         s = Var(scope.name("s"), dt.i32)
         made = scope.child()
         name, stages = self.barriers.name, self.tiling.stages
-        made.emit(InitBarrier(name, s, 2), InitBarrier(name, s + stages, WARPS * self.tiling.sharing))
+        made.emit(InitBarrier(name, s, 2), InitBarrier(name, s + stages, WARPS * self.tiling.sharing * self.tiling.stack))
         maps_ = (*(x.map.name for x in self.operands.values()), *stored)
-        share, met = (self.shares.made(), (ClusterArrive(),)) if self.shares else ((), ())
+        share, met = (self.shares.made(), (ClusterArrive(), Barrier())) if self.shares else ((), (Barrier(),))
         turns = self.turns.made() if self.turns else ()
         first = *(PrefetchMap(name) for name in maps_), counted(s, stages, made), *share, *turns, FenceBarriers()
-        scope.emit(If(Thread() == 0, first), *met, Barrier())
+        scope.emit(If(Thread() == 0, first), *(met if self.tiling.stack == 1 else (ClusterArrive(), ClusterWait())))
 
     def share(self, scope: Emitter, phase: Phase) -> tuple[Expr, Expr]:
         """The first stage of a phase that this block takes, and the one after its last."""
@@ -208,11 +210,15 @@ class Multiplication:
                     chunk = step % phase.chunks
                 start = body.let("k", chunk * t.depth)
                 for x in operands:
-                    body.emit(*x.copies(body, ring.slot, start, row if left else column, name))
+                    body.emit(*x.copies(body, ring.slot, start, row if left else column, name, self.raster.rank))
                 body.emit(*ring.advance())
                 inner.emit(For(step, begin, stop, int32(1), False, tuple(body.body)))
 
         self.raster.each_tile(scope, tile_)
+        if t.stack > 1 and not left:    # no block ends before every other has given back its last stages, and nothing comes after that
+            last = scope.child()
+            last.emit(WaitBarrier(name, ring.slot + t.stages, ring.phase ^ 1), *ring.advance())
+            scope.emit(For(Var(scope.name("s"), dt.i32), int32(0), int32(t.stages), int32(1), False, tuple(last.body)))
 
     def multiply(self, scope: Emitter, result: Result) -> None:
         """What a group does that multiplies."""
@@ -239,10 +245,16 @@ class Multiplication:
         self.raster.each_tile(scope, tile_, result.group if self.turns else None)
         result.end(scope)
 
+    def leave(self, result: Result, slot: Expr, begun: Expr | None = None) -> Stmt:
+        """A warp gives back a stage, one that has `begun`: to the block that fills it, or to all whose copies do."""
+        barrier, at, blocks = self.barriers.name, slot + self.tiling.stages, self.tiling.stack
+        one, arrive = ((result.lane < blocks, ArrivePeer(barrier, at, result.lane)) if blocks > 1 else
+                       (result.lane == 0, Arrive(barrier, at)))
+        return If(one if begun is None else one & begun, (arrive,))
+
     def together(self, scope: Emitter, ring: Ring, before: Var, result: Result) -> None:
         """The sums of a tile, which the products of all its stages add to; `before`: the stage whose products may still run."""
         sums, barriers = tuple(self.sums.values()), self.barriers.name
-        leave = Arrive(barriers, before + self.tiling.stages)
         for x in self.computed.values():
             x.begin(scope, result)
         scope.emit(*(self.turns.wait() if self.turns else ()), FenceProducts(sums))
@@ -250,7 +262,7 @@ class Multiplication:
             step, (begin, stop) = Var(scope.name("step"), dt.i32), self.share(scope, phase)
             body = scope.child()
             begun = step > begin if self.shares and not phase.before else self.raster.begun(step, phase.before)
-            left_before = If((result.lane == 0) & begun, (leave,))
+            left_before = self.leave(result, before, begun)
             body.emit(WaitBarrier(barriers, ring.slot, ring.phase))
             for x in phase.computed:
                 x.compute(body, ring.slot, body.let("k", step * self.tiling.depth))
@@ -263,7 +275,7 @@ class Multiplication:
             body.emit(CommitProducts(), *([] if phase.computed else [WaitProducts(1), left_before]),
                       Assign(before, ring.slot), *ring.advance())
             scope.emit(For(step, begin, stop, int32(1), False, tuple(body.body)))
-        scope.emit(*([self.turns.hand_on()] if self.turns else []), WaitProducts(0, sums), If(result.lane == 0, (leave,)))
+        scope.emit(*([self.turns.hand_on()] if self.turns else []), WaitProducts(0, sums), self.leave(result, before))
 
     def apart(self, scope: Emitter, ring: Ring, result: Result) -> None:
         """The sums of a tile, of those of its stages."""
@@ -274,8 +286,7 @@ class Multiplication:
             body, (begin, stop) = scope.child(), self.share(scope, phase)
             body.emit(WaitBarrier(barriers, ring.slot, ring.phase), FenceProducts(parts))
             self.step(body, phase, ring.slot, const(dt.bool_, False), result.start)
-            free = Arrive(barriers, ring.slot + self.tiling.stages)
-            body.emit(CommitProducts(), WaitProducts(0, parts), If(result.lane == 0, (free,)))
+            body.emit(CommitProducts(), WaitProducts(0, parts), self.leave(result, ring.slot))
             self.each_sum(body, lambda array, e: Apply("add", (Element(array, dt.f32, e), Element(self.parts[array], dt.f32, e))))
             body.emit(*ring.advance())
             scope.emit(For(Var(scope.name("step"), dt.i32), begin, stop, int32(1), False, tuple(body.body)))
@@ -335,4 +346,4 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, *(m.shares.shared if m.shares else ()), m.barriers
     shared += (m.turns.barrier,) if m.turns else ()
     maps_ = *(x.map for x in m.operands.values()), *result.maps
-    return finish(kernel, scope, (m.raster.grid, 1, 1), t.threads, shared, maps_, m.raster.own, t.cluster)
+    return finish(kernel, scope, (m.raster.grid, 1, 1), t.threads, shared, maps_, m.raster.own, m.raster.size)

@@ -82,9 +82,10 @@ class View(NamedTuple):
                          () if pitches == dense else pitches)
 
     def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr,
-             once: bool = False) -> Stmt:
-        """The copy of the box of the map `name` at an element of `deep` and a position of `side`, read `once` or by several blocks."""
-        return CopyTile(buffer, place, name, self.coordinates(scope, deep, side), barrier, slot, once)
+             once: bool = False, mask: Expr | None = None) -> Stmt:
+        """The copy of the box of the map `name` at an element of `deep` and a position of `side`, read `once` or by several blocks; to
+        those of a `mask`."""
+        return CopyTile(buffer, place, name, self.coordinates(scope, deep, side), barrier, slot, once, mask)
 
     def coordinates(self, scope: Emitter, deep: Expr, side: Expr) -> tuple[Expr, ...]:
         """Where the box begins at an element of `deep` and a position of `side`, at the scope's point of the batch."""

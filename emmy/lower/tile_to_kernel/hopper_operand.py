@@ -10,6 +10,7 @@ from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Expr, SharedBuffer, Stmt, Thread, Var, const, int32
 from emmy.ir.loop_ir import Load
+from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.hopper_windows import View
 from emmy.lower.tile_to_kernel.scalar import Emitter
@@ -32,12 +33,17 @@ class Stages(NamedTuple):
 
 
 class Operand:
-    """A load as tiles of one side in a ring in shared memory: lines of 128 bytes along the folded axis or, of halves, of 64 positions."""
+    """A load as tiles of one side in a ring in shared memory: lines of 128 bytes along the folded axis or, of halves, of 64 positions.
+    Of as many `blocks` of a cluster each brings a share of the positions to all."""
 
     def __init__(self, scope: Emitter, load: Load, view: View, positions: int, t: Stages, once: bool = False,
-                 buffer: SharedBuffer | None = None):
-        self.view, self.positions, self.stages, self.filled, self.once = view, positions, t, view.filled(positions), once
-        self.box = view.box(self.filled)
+                 buffer: SharedBuffer | None = None, blocks: int = 1):
+        self.view, self.positions, self.stages, self.once, self.blocks = view, positions, t, once, blocks
+        self.filled = view.filled(positions) if blocks == 1 else positions
+        self.share, rest = divmod(self.filled, blocks)
+        if rest or self.share % view.unit and blocks > 1:
+            raise IRError(f"{blocks} blocks do not share {positions} positions of {load.tensor} in boxes of multiples of {view.unit}")
+        self.box = view.box(self.share)
         self.buffer = buffer or SharedBuffer(scope.name("tile"), t.element.stored, t.stages * self.slot, 1024)
         deep = t.line if view.by_depth else t.depth
         self.map = view.map(scope.name("map"), scope.tensors[load.tensor], deep, self.box, element=t.element)
@@ -51,12 +57,14 @@ class Operand:
     def major(self) -> str:
         return "k" if self.view.by_depth else "mn"
 
-    def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str) -> list[Stmt]:
-        """Ask for the tile at an element of the folded axis and a position of the side."""
+    def copies(self, scope: Emitter, slot: Expr, start: Expr, first: Expr, barrier: str,
+               rank: Expr | None = None) -> list[Stmt]:
+        """Ask for the tile at an element of the folded axis and a position of the side, or for the share of it of the block of `rank`."""
         lines = range(0, self.stages.depth, self.stages.line) if self.view.by_depth else (0,)
-        return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, p), self.map.name, start + k, first + p, barrier,
-                               slot, self.once)
-                for k in lines for p in range(0, self.filled, self.box)]
+        own, mask = (int32(0), None) if rank is None or self.blocks == 1 else (rank * self.share, int32((1 << self.blocks) - 1))
+        return [self.view.copy(scope, self.buffer.name, slot * self.slot + self.place(k, own + p), self.map.name, start + k,
+                               first + (own + p), barrier, slot, self.once, mask)
+                for k in lines for p in range(0, self.share, self.box)]
 
     @property
     def brought(self) -> int:
@@ -81,9 +89,9 @@ class Operand:
         body.emit(StoreSharedVector(self.buffer.name, at, zero, 0, chunk))
         scope.emit(For(c, thread, int32(parts * chunks), int32(threads), False, tuple(body.body)))
 
-    def place(self, k: int, position: int) -> int:
+    def place(self, k: int, position: Expr) -> Expr:
         """Where in a stage the line lies that begins at element `k` of the folded axis and a position, multiples of a line and of a box."""
-        return k * self.positions + position * self.stages.line if self.view.by_depth else position * self.stages.depth
+        return position * self.stages.line + k * self.positions if self.view.by_depth else position * self.stages.depth
 
     def at(self, slot: Expr, q: Expr, position: Expr) -> Expr:
         """Where the q-th 32 bytes of the folded axis begin, from a position on."""

@@ -1,8 +1,9 @@
 """The order in which blocks of warpgroups take the tiles of a result.
 
 A block takes every `blocks`-th tile, in groups of `together` rows of tiles, column by column: blocks that run at one time read few rows and
-few columns.  Where a cluster shares tiles, all its blocks take the same.  Where groups take turns, each has every other one of its block's.
-Blocks that share out the last tiles have an order of their own (`hopper_stream`).
+few columns.  Where a cluster shares tiles, all its blocks take the same; where they lie one above the other, a cluster takes them together,
+the last ones too that are below the result.  Where groups take turns, each has every other one of its block's.  Blocks that share out the
+last tiles have an order of their own (`hopper_stream`).
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ if TYPE_CHECKING:
 
 
 class Raster:
-    """The tiles of a kernel's result: so many `down` and `across` in each layer of the batch; `grid` blocks take them."""
+    """The tiles of a kernel's result, or stacks of them: so many `down` and `across` in each layer of the batch; `grid` blocks take them.
+    `rank`: which tile of a stack is this block's."""
 
     def __init__(self, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling):
         self.schedule, self.tiling = schedule, t
         rows, columns, batch = (prod(kernel.extents[a] for a in axes) for axes in (schedule.rows, schedule.columns, schedule.batch))
-        self.down, self.across = -(-rows // t.height), -(-columns // t.width)
+        self.down, self.across = -(-rows // (t.height * t.stack)), -(-columns // t.width)
         self.tiles = self.down * self.across * batch
-        self.grid = min(t.blocks or self.tiles, self.tiles) * t.cluster
+        self.size = t.cluster * t.stack         # blocks of a cluster
+        self.clusters = min(t.blocks // t.stack or self.tiles, self.tiles)
+        self.grid = self.clusters * self.size
+        self.rank: Expr = Block(0) % t.stack if t.stack > 1 else int32(0)
 
     @property
     def own(self) -> tuple[GlobalBuffer, ...]:
@@ -40,13 +45,13 @@ class Raster:
     def each_tile(self, scope: Emitter, body: Callable[[Emitter, Expr, Expr], None], group: Expr | None = None) -> None:
         """`body` for the first row and column of each tile of this block, at its point of the batch; of one that takes turns, those of the
         `group`."""
-        own = Block(0) // self.tiling.cluster if self.tiling.cluster > 1 else Block(0)
-        several = self.grid < self.tiles or group is not None
+        own = Block(0) // self.size if self.size > 1 else Block(0)
+        several = self.clusters < self.tiles or group is not None
         number: Expr = Var(scope.name("tile"), dt.i32) if several else own
         inner = scope.child() if several else scope
         self.tile(inner, number, body)
         if isinstance(number, Var):
-            first, step = (own, self.grid) if group is None else (own + group * self.grid, self.grid * self.tiling.groups)
+            first, step = (own, self.clusters) if group is None else (own + group * self.clusters, self.clusters * self.tiling.groups)
             scope.emit(For(number, first, int32(self.tiles), int32(step), False, tuple(inner.body)))
 
     def tile(self, inner: Emitter, number: Expr, body: Callable[[Emitter, Expr, Expr], None]) -> None:
@@ -59,6 +64,7 @@ class Raster:
         else:
             inner.place(self.schedule.batch, inner.whole(int32(0)))
         row, column = self.place(inner, here)
+        row = row * self.tiling.stack + self.rank if self.tiling.stack > 1 else row
         body(inner, inner.let("m", row * self.tiling.height), inner.let("n", column * self.tiling.width))
 
     def part(self, scope: Emitter, before: int, steps: int) -> tuple[Expr, Expr]:
@@ -74,8 +80,8 @@ class Raster:
         result.store(scope)
 
     def place(self, scope: Emitter, number: Expr) -> tuple[Expr, Expr]:
-        """The row and the column of the tile of that number of a layer."""
-        together = min(self.tiling.together, self.down)
+        """The row and the column of the tile, or stack, of that number of a layer."""
+        together = min(self.tiling.together // self.tiling.stack, self.down)
         if together == self.down:
             return number % together, number // together
         first = scope.let("first", number // (together * self.across) * together)

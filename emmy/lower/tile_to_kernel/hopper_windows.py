@@ -92,14 +92,14 @@ class Window(NamedTuple):
         return TensorMap(name, tensor.name, element or tensor.element, self.shape, (side, *(1 for _ in self.terms), deep), windows=windows)
 
     def copy(self, scope: Emitter, buffer: str, place: Expr, name: str, deep: Expr, side: Expr, barrier: str, slot: Expr,
-             once: bool = False) -> Stmt:
+             once: bool = False, mask: Expr | None = None) -> Stmt:
         """The copy of channels from `deep` on of windows from `side` on, of the scope's tap.  Windows overlap: none is read `once`."""
         at: list[Expr] = []
         for t, n in zip(self.terms[::-1], self.counts[::-1], strict=True):
             at.append(side % n * t.step + t.lower)
             side = side // n
         offsets = tuple(maps.narrow(scope.axes[t.tap]) * t.dilation if t.tap is not None else int32(0) for t in self.terms)
-        return CopyWindows(buffer, place, name, (side, *at[::-1], deep), offsets, barrier, slot)
+        return CopyWindows(buffer, place, name, (side, *at[::-1], deep), offsets, barrier, slot, mask)
 
 
 View = maps.View | Window
