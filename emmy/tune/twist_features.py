@@ -14,13 +14,13 @@ from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
 from emmy.tune.census import Census, slots
 from extract.cost import Features
 
-# slots, by groups that multiply: maximum, exponent (an eighth of the rate), sum, half a rounding.  A group alone has nothing to compute while
-# it waits for its products, 4 slots a score where queries are 64 deep, nor do its four warps hide the latency of its maxima
+# slots, by groups that multiply: maximum, exponent (an eighth of the rate), sum, half a rounding.  A group alone has nothing to compute
+# while it waits for its products, 4 slots a score where queries are 64 deep, nor do its four warps hide the latency of its maxima
 A_SCORE = {1: 19.0, 2: 13.6, 3: 11.4}
 A_LOAD = 11.0                           # slots of a load for each score
 RATES = {1: 0.7, 2: 1.0, 3: 1.0}        # of tensor cores, by groups that multiply
 AROUND = {1: 0.4, 2: 0.2}               # what a tile of rows takes besides its keys, in tiles of 128 keys, by tiles of queries
-START_US = 1.7      # what a block takes before its first product and after its last, however many tiles it has: barriers, maps, the last boxes,
+START_US = 1.7      # before the first product of a block and after its last, however many tiles it has: barriers, maps, the last boxes,
 FILL_US = 31e-6     # and a byte of the first tile of keys, at a multiprocessor's share of the memory's bandwidth
 BEGIN_US = 0.8      # the same of warps on their own, their first tile among it
 UNKNOWN = 0.9                           # share of tiles of keys that values of rows leave: not known before, and never more than all

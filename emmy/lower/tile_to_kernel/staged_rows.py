@@ -159,7 +159,8 @@ def spill(scope: Emitter, buffer: SharedBuffer, tensor: str, first: Expr, thread
     at = body.let("c", Thread() + k * threads)
     inner = body.child()
     array = inner.name("y")
-    inner.emit(DeclareArray(array, buffer.element, step, None), LoadSharedVector(array, 0, buffer.name, within(at, step, length, apart), step),
+    inner.emit(DeclareArray(array, buffer.element, step, None),
+               LoadSharedVector(array, 0, buffer.name, within(at, step, length, apart), step),
                StoreGlobalVector(tensor, first + inner.whole(at) * step, array, 0, step))
     body.emit(*under(at < chunks if chunks % threads else None, inner.body))
     scope.emit(counted(k, -(-chunks // threads), body, unroll=False))
