@@ -67,16 +67,20 @@ def explore(kernels: Kernels, count: int) -> tuple[Solution, ...]:
         descent = Descent(kernels, count)
         found = descent.ranked(starts) or descent.ranked((named,))
         if found and len(problem.home) <= MIDDLING and not kernels.over:
-            found = polished(kernels, found)[:count]
+            found = polished(kernels, descent, found)[:count]
     if not found:
         raise ValueError(f"no kernels compute {', '.join(problem.outputs)}")
     return found
 
 
-def polished(kernels: Kernels, found: tuple[Solution, ...]) -> tuple[Solution, ...]:
-    """`found`, preceded by a better choice among the kernels that were looked at and more, if there is one."""
+def polished(kernels: Kernels, descent: Descent, found: tuple[Solution, ...]) -> tuple[Solution, ...]:
+    """`found`, preceded by a better choice among the kernels that were looked at and more, if there is one, or by where descent gets to
+    from what that keeps."""
     from extract import columns  # OR-tools takes a while to import
 
     columns.widen(kernels, found[0].seconds, COLUMNS)
     best = columns.solve(kernels, found[0], rounds=ROUNDS, budget=0.2).solution
-    return (best, *(s for s in found if s.kept != best.kept)) if best.seconds < found[0].seconds * (1 - 1e-6) else found
+    if best.seconds >= found[0].seconds * (1 - 1e-6):
+        return found
+    first = min((best, *descent.ranked((best.kept,))[:1]), key=lambda s: s.seconds)
+    return first, *(s for s in found if s.kept != first.kept)

@@ -195,6 +195,8 @@ PIECES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "matmul": (torch.matmul, ((16, 1024), (1024, 32))),
     "attention": (lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True),
                   ((2, 4, 1, 16), (2, 2, 128, 16), (2, 2, 128, 16))),
+    "attention of norms": (lambda q, k, v: functional.softmax(q @ functional.rms_norm(k, (16,)).mT / 16, -1)
+                           @ functional.rms_norm(v, (16,)), ((2, 8, 16), (2, 128, 16), (2, 128, 16))),
     "reshaped": (lambda x: x.reshape(64, 8, 16).transpose(0, 1).reshape(8, 1024).sum(-1), ((8192,),)),
 }
 

@@ -72,7 +72,7 @@ def corners() -> Iterator[tir.Program]:
 
 def twists() -> Iterator[tir.Program]:
     """softmax(s[..., rows, keys]) weighting values that several heads share, alone and with the batch in one coordinate, and one head's of
-    more rows than a tile has."""
+    more rows than a tile has, as they are and scaled by key."""
     def weighted(score: Tensor, values: Tensor) -> Tensor:
         last = len(score.shape) - 1
         shape, where = values.shape, tuple(range(last))
@@ -83,5 +83,6 @@ def twists() -> Iterator[tir.Program]:
     shared = view(tir.Input("v", (2, 2, 3), dt.f32), (4, 2, 3), (ix.div(Pos(0), 2), Pos(1), Pos(2)))
     flat = view(tir.Input("v", (4, 2, 3), dt.f32), (2, 4, 2, 3), (ix.add(ix.mul(Pos(0), 2), ix.div(Pos(1), 2)), Pos(2), Pos(3)))
     rows = tir.Input("s", (65, 2), dt.f32)
-    for score, values in ((heads, shared), (batches, flat), (rows, along(tir.Input("v", (2, 3), dt.f32), (65, 2, 3), (1, 2)))):
+    plain, scale = along(tir.Input("v", (2, 3), dt.f32), (65, 2, 3), (1, 2)), along(tir.Input("g", (2,), dt.f32), (65, 2, 3), (1,))
+    for score, values in ((heads, shared), (batches, flat), (rows, plain), (rows, apply("mul", plain, scale))):
         yield tir.Program((("y", weighted(score, values)),))

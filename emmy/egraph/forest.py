@@ -13,7 +13,7 @@ from emmy.egraph.rulefile import Rule
 from emmy.egraph.terms import Term
 from emmy.egraph.trees import Tree, walk
 from emmy.ir import loop_ir as loop
-from emmy.ir.index import Ax
+from emmy.ir.index import Ax, IxConst
 from emmy.ir.loop_ir import Value
 from emmy.lower.tensor_to_loop import rename
 from extract.partition import Kernel
@@ -232,13 +232,17 @@ class Forest:
         return build(whole, kernels[whole].root(whole) if tensor == whole else self.outlined.kept[tensor].home)
 
     def inlined(self, body: Tree, c: int, load: Term) -> Tree:
-        """The body of a derived tensor where class `c` loads it, at axes of its own: the load itself if no member of `c` says so."""
-        kept, at = self.outlined.kept[load.label], tuple(x.a for x in load.at if isinstance(x, Ax))
-        read = Tree(ENode(KEPT, (load.label, *at)), ())
-        if at == kept.axes:
+        """The body of a derived tensor where class `c` loads it, at axes of its own: the load itself if no member of `c` says so.  At an
+        index it is any of the class, which has it there by a rule."""
+        kept, at = self.outlined.kept[load.label], tuple(x for x in load.at if not isinstance(x, IxConst))
+        read = Tree(ENode(KEPT, (load.label, *(x.a if isinstance(x, Ax) else x for x in at))), ())
+        axes = tuple(x.a for x in at if isinstance(x, Ax))
+        if axes == kept.axes:
             tree = body
+        elif len(axes) == len(at):
+            tree = self.tree_of(c, rename(self.value(body), dict(zip(kept.axes, axes, strict=True)))) or read
         else:
-            tree = self.tree_of(c, rename(self.value(body), dict(zip(kept.axes, at, strict=True)))) or read
+            tree = self.default(c)
         self.reads.setdefault(load.label, {})[tree] = read
         return tree
 

@@ -66,9 +66,9 @@ class Outlined(NamedTuple):
         """The tensor that stands for a state, where `tensor` is another component of it; else itself."""
         return next((first for first, others in self.beside.items() if tensor in others), tensor)
 
-    def point(self, tensor: str, at: Sequence[int]) -> tuple[Ix, ...]:
-        """Where a kept tensor is read with axes for its own: along those that it has for another component alone, at 0."""
-        own = dict(zip(self.kept[tensor].axes, map(Ax, at), strict=True))
+    def point(self, tensor: str, at: Sequence[int | Ix]) -> tuple[Ix, ...]:
+        """Where a kept tensor is read with axes or indices for its own axes: along those that it has for another component alone, at 0."""
+        own = dict(zip(self.kept[tensor].axes, (Ax(x) if isinstance(x, int) else x for x in at), strict=True))
         return tuple(own.get(a, IxConst(0)) for a in self.kept[self.stands(tensor)].axes)
 
     def whole(self, writes: Iterable[str]) -> tuple[str, ...]:
@@ -119,6 +119,9 @@ def outline(region: Region) -> Outlined:
             for c in others:
                 keep(c, named(c)[0], tuple(a for a in points if a in region.deps[c]), points)
             beside[name] = tuple(sorted(added[c].label for c in others))
+    for c, of, axis, at in region.kept_at:
+        if of in added and c not in added and loop.axes_of(at) <= region.deps[c]:
+            added[c] = added[of]._replace(at=tuple(at if x is Ax(axis) else x for x in added[of].at))
     terms = {c: (*ts, added[c]) if c in added else ts for c, ts in region.terms.items()}
     tensors = {i.name: tile.Tensor(i.name, i.dims, i.element) for i in region.program.inputs}
     shapes = {name: tuple(region.extents[a] for a in k.axes) for name, k in kept.items()} | shapes
@@ -190,8 +193,9 @@ def problem(outlined: Outlined, gpu: Hardware, math: str = "fast") -> Problem:
                                t.axis if t.kind in ("Pivot", "Channel") or t.kind == "Reduce" and t.label != "add" else None)
                         for t in terms if not t.spelled and not mirrored(t, terms)) for c, terms in outlined.terms.items()}
     alone = {n: k for n, k in outlined.kept.items() if outlined.stands(n) == n}
-    stored = {n: [outlined.tensors[name] for name in outlined.whole((n,))] for n in alone}
-    traffic = {n: byte * sum(prod(t.shape) * t.element.bytes for t in of) for n, of in stored.items()}
+    # a component of a state that lacks an axis is read at one point of it: no more of it finds room in caches
+    own = {name: prod(region.extents[a] for a in k.axes) * outlined.tensors[name].element.bytes for name, k in outlined.kept.items()}
+    traffic = {n: byte * sum(own[name] for name in outlined.whole((n,))) for n in alone}
     outputs = tuple(dict.fromkeys(t for _, t in region.program.outputs if t not in inputs))
     named = tuple(d.name for d in region.program.definitions)
     cheap = light(outlined)

@@ -209,6 +209,7 @@ class Region(NamedTuple):
     fired: dict[str, int]
     real: bool                      # whether rules over the reals were admitted
     copies: dict[str, Copy] = {}    # of inputs that kernels may read in their place, by name
+    kept_at: tuple[tuple[int, int, int, Ix], ...] = ()      # class; another, which may be kept and has it at an axis' index: axis, index
     over: tuple[Overrun, ...] = ()  # phases that ended by their budget
     provenance: provenance.Provenance | None = None     # of a traced graph
     weights: frozenset[str] = frozenset()       # inputs that are the same at every call
@@ -296,7 +297,7 @@ def decode(graph: EGraph, program: loop.Program, output_axes: dict[str, tuple[in
         states.setdefault(tuple(state), set()).add(key(component))
     together = tuple(sorted(map(frozenset, states.values()), key=sorted))
     return Region(program, extents, output_axes, ordered, deps, home, keepable, together, read, rounded, dict(graph.fired), real,
-                  copies(tables), provenance=provenance.read(graph, tables) if graph.traced else None, weights=weights)
+                  copies(tables), kept_at(tables), provenance=provenance.read(graph, tables) if graph.traced else None, weights=weights)
 
 
 def copies(tables: Tables) -> dict[str, Copy]:
@@ -307,6 +308,13 @@ def copies(tables: Tables) -> dict[str, Copy]:
         axes = tuple(x.a for x in tables.points[at] if isinstance(x, ix.Ax))
         found[string(name)] = Copy(string(source), tables.key(home), axes)
     return dict(sorted(found.items()))
+
+
+def kept_at(tables: Tables) -> tuple[tuple[int, int, int, Ix], ...]:
+    """The classes that rules/loop/states.egg finds at other points of those that may be kept: (class, kept class, axis, index)."""
+    rows = (r.inputs for r in tables.rows["KeptAt"])
+    found = {(tables.key(c), tables.key(of), tables.engine.value_to_i64(a), tables.points[at]) for c, of, a, at in rows}
+    return tuple(sorted(found, key=repr))
 
 
 class _DepsOf(dict[Value, frozenset[int]]):

@@ -4,6 +4,7 @@ strips in shared memory (`strip`), of scans by blocks (`scan`), and of windows (
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from math import ceil, prod
 
@@ -13,7 +14,7 @@ from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel.address import by_runs, usual_step
 from emmy.lower.tile_to_kernel.cross import meeting
 from emmy.lower.tile_to_kernel.scan import scanned
-from emmy.lower.tile_to_kernel.staged_rows import HELD, row_tensors
+from emmy.lower.tile_to_kernel.staged_rows import HELD, pitch, row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
 from emmy.lower.tile_to_kernel.window import vectors, written_out
 from emmy.tune.census import SECTOR, Census, fold_slots, in_flight, slots, width_of
@@ -58,22 +59,32 @@ def staged_rows(census: Census, schedule: tile.Schedule) -> Features:
     length = kernel.extents[census.levels[0][0].axis]
     passes, count = ceil(length / lanes), census.size(schedule.rows)
     kept = census.kept(schedule.columns) if passes <= HELD else None
-    held = {v: 1.0 for v, _ in row_tensors(kernel, schedule.rows, schedule.columns)}
+    places = [v for v, _ in row_tensors(kernel, schedule.rows, schedule.columns)]
+    results = [t.element for t in kernel.outputs] if schedule.columns else []
+    apart = pitch(length, [*(v.element for v in places), *results])
+    held = {v: float(conflicts(apart, lanes, v.element.bytes)) for v in places}
     bytes_ = sum({v.tensor: v.element.bytes for v in held}.values())
     work, shared, l1 = walked(census, schedule.columns, schedule.rows, held, 3, 1, kept=kept.stages if kept else ())
     joins = sum(len(level) * (0.3 if lanes <= 32 else 1.5) for level in census.levels)
     for f in kernel.folds:
         work += fold_slots(census, f) + lanes * count * 2 * lanes.bit_length() * len(f.state)
     copied = count * length * bytes_
-    written = count * length * sum(t.element.bytes for t in kernel.outputs) if schedule.columns else 0
+    written = count * length * sum(e.bytes for e in results)
     work += (copied + written) / 4
-    shared += (copied + 2 * written) / 4 + (count * length if schedule.columns else 0)
+    shared += (copied + 2 * written) / 4 + count * length * sum(conflicts(apart, lanes, e.bytes) for e in results)
     registers = 32 + (kept.most * passes if kept else 0)
     stages = len(census.levels) + len(schedule.columns)
     walking = 0.04 * passes * stages if kept is None else 0.0           # element after element, each waiting for its own
     dram = census.dram * (1.0 if schedule.columns else 1.05)            # what is read once gains nothing by the detour
     return Features(dram, census.dram, 0, 0, l1 + copied, work, shared, ceil(count / rows), rows * lanes, registers,
-                    rows * length * bytes_ + 1024, 1.5 + walking + census.nested_steps, joins + 1, bytes_ * length / lanes)
+                    rows * apart * bytes_ + 1024, 1.5 + walking + census.nested_steps, joins + 1, bytes_ * length / lanes)
+
+
+def conflicts(apart: int, lanes: int, size: int) -> int:
+    """The words that one bank of shared memory gives, one after the other, where each row of a warp has `lanes` that read neighbouring
+    elements of `size` bytes, and rows begin `apart` elements from each other."""
+    words = {(row * apart + lane) * size // 4 for row in range(max(1, 32 // lanes)) for lane in range(min(lanes, 32))}
+    return max(Counter(word % 32 for word in words).values())
 
 
 def kept_row(census: Census, schedule: tile.Schedule) -> Features:

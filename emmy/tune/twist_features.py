@@ -14,10 +14,15 @@ from emmy.lower.tile_to_kernel.key_tiles import KeyTiles
 from emmy.tune.census import Census, slots
 from extract.cost import Features
 
-A_SCORE = {1: 13.5, 2: 11.6, 3: 10.2}    # slots, by groups that multiply: maximum, exponent (an eighth of the rate), sum, half a rounding
+# slots, by groups that multiply: maximum, exponent (an eighth of the rate), sum, half a rounding.  A group alone has nothing to compute
+# while it waits for its products, 4 slots a score where queries are 64 deep, nor do its four warps hide the latency of its maxima
+A_SCORE = {1: 19.0, 2: 13.6, 3: 11.4}
 A_LOAD = 11.0                           # slots of a load for each score
-RATES = {1: 0.7, 2: 1.06, 3: 1.06}      # of tensor cores, by groups that multiply
-AROUND = {1: 1.7, 2: 1.4}               # what a tile of rows takes besides its keys, in tiles of 128 keys, by tiles of queries
+RATES = {1: 0.7, 2: 1.0, 3: 1.0}        # of tensor cores, by groups that multiply
+AROUND = {1: 0.4, 2: 0.2}               # what a tile of rows takes besides its keys, in tiles of 128 keys, by tiles of queries
+START_US = 1.7      # before the first product of a block and after its last, however many tiles it has: barriers, maps, the last boxes,
+FILL_US = 31e-6     # and a byte of the first tile of keys, at a multiprocessor's share of the memory's bandwidth
+BEGIN_US = 0.8      # the same of warps on their own, their first tile among it
 UNKNOWN = 0.9                           # share of tiles of keys that values of rows leave: not known before, and never more than all
 TILT = 0.25                             # by how much the last rows are thought to have more of them than the mean, and the first less
 CACHE = 30 << 20                        # bytes of keys and values that stay in the second-level cache
@@ -45,7 +50,8 @@ def warpgroup_twist(census: Census, schedule: tile.Schedule) -> Features:
     kept = 2 * kernel.extents[twist.axis] * deep * o.layers <= CACHE
     l2 = census.dram if kept else max(census.dram, brought * min(1.0, o.layers / o.blocks))
     return Features(census.dram, l2, 0, 0, census.dram, work + 2 * census.slots(kernel.results, *kernel.outer), 0, o.blocks, t.threads, 168,
-                    shared, 2.0, 1.0, 256, 2 * scores * deep, RATES[t.groups] * (1.0 if t.keys > 64 else 0.93), brought)
+                    shared, 2.0, 1.0, 256, 2 * scores * deep, RATES[t.groups] * (1.0 if t.keys > 64 else 0.93), brought,
+                    START_US + FILL_US * 2 * t.keys * depth)
 
 
 def expected(steps: KeyTiles) -> list[float]:
@@ -73,4 +79,4 @@ def tensor_twist(census: Census, schedule: tile.Schedule) -> Features:
     flight = 2 * (stages - 1) * keys * d / (32 * p)
     return Features(census.dram, max(census.dram, 2 * staged), 0, 0, 2 * staged, work, read / 2 + staged / 2, blocks, 32 * p,
                     48 + 6 * fm * fn + fm * c // 2 + c // 4, 2 * (high * d // 2 + stages * keys * d),
-                    0.6 * rounds / (stages - 1), rounds * 0.2, flight, 2 * scores * d)
+                    0.6 * rounds / (stages - 1), rounds * 0.2, flight, 2 * scores * d, start_us=BEGIN_US)

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from emmy.egraph.canonical import canonical
 from emmy.egraph.problem import bodies, outline, problem
+from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.pipeline import Program, compile
 from extract import hardware, partition
@@ -68,6 +69,17 @@ def test_decoding_reads_keys_once_and_joins_pieces() -> None:
     twist, join = decoding(1, 65536).tile.kernels
     assert twist.schedule.form == "twist" and len(twist.outputs) == 3 and len(join.tensors) == 3
     assert not {*twist.schedule.rows} <= twist.extents.keys()       # heads of a group, of an axis that the kernel has whole
+
+
+def test_keys_whose_norms_are_kept_are_read_in_pieces() -> None:
+    def normed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = functional.rms_norm(q, (64,)) @ functional.rms_norm(k, (64,)).mT
+        return functional.softmax(scores, dim=-1) @ functional.rms_norm(v, (64,))
+
+    q, k = torch.empty(2, 256, 64, dtype=torch.float16), torch.empty(2, 4096, 64, dtype=torch.float16)
+    *norms, twist, join = compile(normed, q, k, k.clone()).tile.kernels
+    assert sum(len(k.outputs) for k in norms) == 3 and all(t.element is dt.f16 for k in norms for t in k.outputs)
+    assert twist.schedule and twist.schedule.form == "twist" and len(twist.outputs) == 3 and len(join.tensors) == 3
 
 
 @pytest.mark.parametrize("keys", [4099, 4100])

@@ -5,15 +5,18 @@ copied 16 bytes at a time where no row by itself is aligned.  `lanes` threads th
 softmax folds are taken apart (`untwist`), and with few elements a thread what one stage computes for a later one stays in registers.
 Results of rows are left in shared memory, where a tensor of their dtype was if there is one, and copied out.
 
+The lanes of a warp read several rows at a time, each at about the same element.  Rows of an even number of 16 bytes would have these in few
+banks, and rows of 128 bytes in one: between such rows 16 bytes are left out, so that eight neighbouring rows begin in banks of their own.
+
 Row: WORK=t<rows>x<lanes>,TILE=v<width>,REDUCE=coop,STAGE=smem, the width being how many of the narrowest elements a copy moves; rows
 divide the row axes, and the width what the rows of a block hold.
-Shared bytes: rows * length * (bytes of an element of each tensor so held), and 4 or 8 for each fold and warp of a row.
+Shared bytes: rows * `pitch` * (bytes of an element of each tensor so held), and 4 or 8 for each fold and warp of a row.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 
 from emmy.instructions.barrier import Barrier
@@ -25,6 +28,7 @@ from emmy.instructions.shared_memory import LoadShared, LoadSharedVector, StoreS
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
+from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Block, Element, Expr, Kernel, SharedBuffer, Thread, Var, const
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.address import lies_in_rows
@@ -54,13 +58,14 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     places = row_tensors(kernel, schedule.rows, schedule.columns)
     outer = Emitter(kernel)
     elements = {v.tensor: v.element for v, _ in places}
-    buffers = {t: SharedBuffer(outer.name("rows"), e, rows * length) for t, e in elements.items()}
+    apart = pitch(length, [*elements.values(), *(t.element for t in kernel.outputs if schedule.columns)])
+    buffers = {t: SharedBuffer(outer.name("rows"), e, rows * apart) for t, e in elements.items()}
     first = outer.let("first", outer.whole(Block(0)) * (rows * length))
     for name, b in buffers.items():
-        fetch(outer, b, name, first, rows * lanes)
+        fetch(outer, b, name, first, rows * lanes, length, apart)
     outer.emit(CommitCopies(), WaitCopies(0), Barrier())
     row, lane = outer.let("row", Thread() // lanes), outer.let("lane", Thread() % lanes)
-    begin = outer.let("begin", outer.whole(row) * length)
+    begin = outer.let("begin", outer.whole(row) * apart)
     outer.places.update((v, Place(buffers[v.tensor].name, along_row(begin, a), 1)) for v, a in places)
     scope = outer.child()
     order = [a for a in kernel.outer if a in schedule.rows]     # in which rows follow one another
@@ -84,12 +89,12 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     free, results = list(buffers.values()), []
     for t in kernel.outputs:
         same = next((b for b in free if b.element is t.element), None)
-        results.append(same or SharedBuffer(outer.name("rows"), t.element, rows * length))
+        results.append(same or SharedBuffer(outer.name("rows"), t.element, rows * apart))
         free = [b for b in free if b is not same]
     leave(scope, team, schedule.columns[0], length, begin, results)
     scope.emit(Barrier())
     for t, b in zip(kernel.outputs, results, strict=True):
-        spill(scope, b, t.name, first, rows * lanes)
+        spill(scope, b, t.name, first, rows * lanes, length, apart)
     every = tuple(dict.fromkeys((*buffers.values(), *results, *shared)))
     outer.emit(*scope.body)
     return finish(kernel, outer, (blocks(kernel, schedule, rows), 1, 1), rows * lanes, every)
@@ -119,26 +124,43 @@ def along_row(begin: Expr, axis: int) -> Callable[[Emitter], Expr]:
     return lambda inner: begin + inner.axes[axis]
 
 
-def fetch(scope: Emitter, buffer: SharedBuffer, tensor: str, first: Expr, threads: int) -> None:
-    """Begin to copy a buffer's rows, which lie from `first` on."""
+def pitch(length: int, elements: Iterable[DType]) -> int:
+    """Elements from the beginning of a row in shared memory to that of the next, of rows of `length` of each of the types `elements`: as
+    many more as are 16 bytes of the narrowest, where a row is an even number of these."""
+    width = VECTOR_BYTES // min(e.bytes for e in elements)
+    return length + width if length % (2 * width) == 0 else length
+
+
+def runs(buffer: SharedBuffer, length: int, apart: int) -> tuple[int, int]:
+    """The elements of 16 bytes of a buffer, and how many runs of so many its rows of `length` are."""
     step = VECTOR_BYTES // buffer.element.bytes
-    chunks = buffer.length // step
+    return step, buffer.length // apart * length // step
+
+
+def within(at: Expr, step: int, length: int, apart: int) -> Expr:
+    """Where a run of rows of `length` is that lie `apart`."""
+    return at * step if apart == length else at * step + at // (length // step) * (apart - length)
+
+
+def fetch(scope: Emitter, buffer: SharedBuffer, tensor: str, first: Expr, threads: int, length: int, apart: int) -> None:
+    """Begin to copy a buffer's rows, which lie from `first` on."""
+    step, chunks = runs(buffer, length, apart)
     for k in range(-(-chunks // threads)):
         at = scope.let("c", Thread() + k * threads)
         inner = scope.child()
-        inner.emit(CopyAsync(buffer.name, at * step, step, tensor, first + inner.whole(at) * step))
+        inner.emit(CopyAsync(buffer.name, within(at, step, length, apart), step, tensor, first + inner.whole(at) * step))
         scope.emit(*under(at < chunks if (k + 1) * threads > chunks else None, inner.body))
 
 
-def spill(scope: Emitter, buffer: SharedBuffer, tensor: str, first: Expr, threads: int) -> None:
+def spill(scope: Emitter, buffer: SharedBuffer, tensor: str, first: Expr, threads: int, length: int, apart: int) -> None:
     """Copy a buffer's rows out."""
-    step = VECTOR_BYTES // buffer.element.bytes
-    chunks, k = buffer.length // step, Var(scope.name("k"), dt.i32)
+    (step, chunks), k = runs(buffer, length, apart), Var(scope.name("k"), dt.i32)
     body = scope.child()
     at = body.let("c", Thread() + k * threads)
     inner = body.child()
     array = inner.name("y")
-    inner.emit(DeclareArray(array, buffer.element, step, None), LoadSharedVector(array, 0, buffer.name, at * step, step),
+    inner.emit(DeclareArray(array, buffer.element, step, None),
+               LoadSharedVector(array, 0, buffer.name, within(at, step, length, apart), step),
                StoreGlobalVector(tensor, first + inner.whole(at) * step, array, 0, step))
     body.emit(*under(at < chunks if chunks % threads else None, inner.body))
     scope.emit(counted(k, -(-chunks // threads), body, unroll=False))

@@ -19,7 +19,8 @@ from emmy.runtime.build import build
 from tests.lower.tile_to_kernel.forms import kernel, load, number, op, random, run, schedule, tensors, total
 
 ROWS = 32
-BLOCKS = [(8, 4, 37), (16, 2, 5), (32, 1, 9), (8, 32, 129), (16, 64, 130)]     # rows of a block, lanes of a row, length of a row
+# rows of a block, lanes of a row, length of a row
+BLOCKS = [(8, 4, 37), (16, 2, 5), (32, 1, 9), (8, 32, 129), (16, 64, 130), (16, 2, 64), (32, 4, 48)]
 
 
 def softmax(element: DType, n: int) -> tile.Kernel:
