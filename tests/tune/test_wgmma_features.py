@@ -15,6 +15,7 @@ from emmy.ir import tile_ir as tile
 from emmy.lower.tile_to_kernel import hopper_tiling, lower
 from emmy.tune.census import Census
 from emmy.tune.features import features
+from emmy.tune.wgmma_features import MEETING_US, SENT_US
 from extract import cost, hardware
 from tests.lower.tile_to_kernel.forms import kernel, load, op, schedule, tensors, total
 from tests.lower.tile_to_kernel.test_contraction import matmul
@@ -53,7 +54,7 @@ def test_tiles_are_large_where_they_fill_the_machine_and_fit_its_waves() -> None
 
     for sizes in ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (6304, 4096, 1024), (3072, 768, 3072), (2048, 4608, 3584)):
         wasted, area = waves(*sizes)
-        assert wasted < 1.08 and area >= 128 * 128, (sizes, wasted, area)
+        assert wasted < 1.1 and area >= 128 * 128, (sizes, wasted, area)
 
 
 def test_few_rows_read_the_weights_with_every_multiprocessor() -> None:
@@ -69,7 +70,8 @@ def test_a_cluster_does_what_its_blocks_do_and_exchanges() -> None:
     assert four.blocks == made.grid[0] == 4 * one.blocks and four.threads == made.block
     assert four.tensor_flops == one.tensor_flops * 12 / 10 and four.bulk_bytes == one.bulk_bytes * 12 / 10      # ten stages: three a block
     sent = 3 * 64 * 16 * 4
-    assert four.shared_bytes == one.shared_bytes + sent and four.start_us > one.start_us + 2
+    assert four.shared_bytes == one.shared_bytes + sent
+    assert four.start_us == pytest.approx(one.start_us + MEETING_US + SENT_US[4] * sent)
     assert {s.barrier: s.bytes for s in kernel_ir.walk(made.body) if isinstance(s, ExpectBytes) and s.bytes == sent}
 
 
