@@ -35,12 +35,12 @@ TOGETHER = 1.3
 # of blocks whose tiles lie one above the other, which ask less of the second-level cache and wait for each other: products by hand in
 # clusters of 2 took 1.00 to 1.04 times as long as without
 STACKED = 1.02
-# of the last tiles, whose stages blocks share out; estimates that are not measured, and high ones: a signal, and what each block writes and
-# reads of a tile's sums, as if all did so at once at 5.5 TB/s of the second-level cache, while nothing is multiplied.  The rest is taken to
-# be longer by as much as has to be saved before blocks share: what is known to be fast is not given up for less
+# of the last tiles, whose stages blocks share out: a signal, and what each block writes and reads of a tile's sums, as if all did so at once
+# at 5.5 TB/s of the second-level cache, while nothing is multiplied; and how much longer stages take that neighbours do not read at the
+# same time: measured rows took 1.08 to 1.39 times as long as the best that share nothing
 SIGNAL_US = 2.1
 PARTIAL_US = 48e-6      # a byte of a tile's sums
-SURER = 1.06
+APART_IN_TIME = 1.3
 # of operands that are computed: slots of an element besides its value (its address, its way from shared memory, widening, rounding, handing
 # on); the share of them that products wait for; how four warps, one for each scheduler, fall short of the latency that 16 hide; and cycles
 # of each stage between its products and those of the next
@@ -52,6 +52,7 @@ BETWEEN = 100
 # of it all that products wait for
 A_RESULT = 15.0
 EXPOSED = 0.5
+ALONE = 1.3         # how much longer it takes the warps of one group, for their latency
 AT_ONCE = 2048      # products of two halves that a multiprocessor's tensor cores make in a cycle
 
 
@@ -92,7 +93,7 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     if t.apart:
         share = APART * (1 - 1 / t.height - 1 / t.width) * t.wide / (t.wide + WAIT / t.groups)
     work, products = 2 * census.slots(kernel.results, *kernel.outer), folds * blocks * t.height * t.width * k
-    after = work + (0.0 if t.turns else A_RESULT * m * n * batch * len(kernel.results))
+    after = ALONE * work if t.turns else work + A_RESULT * m * n * batch * len(kernel.results)
     share /= 1 + EXPOSED * after / SLOTS_A_CYCLE / (products / AT_ONCE)
     if values := computed(census, schedule, t.element):
         value = sum(A_VALUE + x for x in values) * blocks * t.height * k / min(1.0, (t.groups / 4) ** HIDDEN)
@@ -116,7 +117,7 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     if t.stream:
         parts = ceil(t.blocks / min(tiles, t.blocks))   # of a tile that are read, at most
         start += SIGNAL_US + PARTIAL_US * 4 * folds * t.height * t.width * parts
-        dram, share, blocks, turns = SURER * dram, share / SURER, t.blocks, tiles / t.blocks
+        dram, share, blocks, turns = APART_IN_TIME * dram, share / APART_IN_TIME, t.blocks, tiles / t.blocks
     # neighbours in memory that are rows of a product leave one by one, in halves of sectors
     apart = census.written if kernel.outer and kernel.outer[-1] in schedule.rows else 0
     work += 2 * apart

@@ -93,10 +93,11 @@ def test_blocks_that_share_the_last_tiles_do_as_much_and_hand_it_on(sizes: tuple
     assert all_.start_us == pytest.approx(one.start_us + 2.1 + 0.048 * parts * 64 * 64 * 4 / 1000)
 
 
-def test_last_tiles_are_shared_where_that_saves_much() -> None:
-    assert {pick(*sizes).raster for sizes in ((1792, 1792, 32768), (2560, 2560, 16384))} == {"gm8/p132/sk"}
-    for sizes in ((2048, 3584, 3584), (6304, 1024, 4096), (2048, 4096, 14336), (512, 3584, 3584), (4096, 4096, 4096)):
+def test_last_tiles_are_not_shared_where_that_was_slower() -> None:
+    for sizes in ((2048, 3584, 18944), (2048, 3584, 3584), (6304, 1024, 4096), (2048, 4096, 14336), (512, 3584, 3584), (4096, 4096, 4096)):
         assert pick(*sizes).raster == "gm8/p132", sizes
+
+
 def test_tiles_one_above_the_other_are_the_next_choice() -> None:
     """Never the first; what they do is what their twins do, with one tile more where the last stack has one below the result."""
     gpu = hardware.for_target("sm_90a")
