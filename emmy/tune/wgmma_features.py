@@ -32,12 +32,12 @@ WAIT = 154          # have been multiplied in the while, of which each other gro
 MEETING_US = 0.6
 SENT_US = {2: 40e-6, 4: 50e-6}
 TOGETHER = 1.3
-# of blocks whose tiles lie one above the other, which ask less of the second-level cache and wait for each other: products by hand in
-# clusters of 2 took 1.00 to 1.04 times as long as without
+# of blocks whose tiles lie one above the other, which ask less of the second-level cache and wait for each other: large products took 0.99
+# to 1.05 times as long as without
 STACKED = 1.02
-# at 5.5 TB/s of the second-level cache, while nothing is multiplied; and how much longer stages take that neighbours do not read at one
-# time: measured rows took 1.08 to 1.39 times as long as the best that share nothing
-# same time: measured rows took 1.08 to 1.39 times as long as the best that share nothing
+# of the last tiles, whose stages blocks share out: a signal; what each block writes and reads of a tile's sums, as if all did so at once at
+# 5.5 TB/s of the second-level cache, while nothing is multiplied; and how much longer stages take that neighbours do not read at one time:
+# measured rows took 1.08 to 1.39 times as long as the best that share nothing
 SIGNAL_US = 2.1
 PARTIAL_US = 48e-6      # a byte of a tile's sums
 APART_IN_TIME = 1.3
