@@ -3,10 +3,10 @@
     capture_snippet("nn.RMSNorm(2048)(torch.randn(1, 32, 2048))")
 
 The source runs once with every call routed through a tape: random tensors and torch.tensor become the inputs, modules and
-nn.Parameter the weights.  In that run inputs are tensors without values, so that what is made of them costs nothing; a source that
-asks for a value, as a weight made of a product does, runs once more with them.  Then it runs under torch.export, where the tape hands
-out the program's inputs and the recorded modules instead.  A call is known by its place in the source and by how many calls that
-place has made.
+nn.Parameter the weights.  In that run inputs are tensors without values, so that what is made of them costs nothing, but for what a
+weight is made of by calls of torch; a source that asks for other values runs once more with them.  Then it runs under torch.export,
+where the tape hands out the program's inputs and the recorded modules instead.  A call is known by its place in the source and by how
+many calls that place has made.
 """
 
 from __future__ import annotations
@@ -104,11 +104,19 @@ class _Tape:
         self.owners: dict[Key, nn.Module | nn.Parameter] = {}
         self.shapes = None if valued else FakeTensorMode(allow_non_fake_inputs=True)
         self.values: dict[FakeTensor, torch.Tensor] = {}     # of those handed out
+        self.calls: dict[FakeTensor, tuple[int, Any, Any, Any]] = {}     # of torch, by what they gave; and its version
 
     def value(self, shape: FakeTensor) -> torch.Tensor:
-        """The tensor that stands behind one without values; `_Valueless` if it is made of others."""
-        if shape not in self.values:
+        """The tensor that stands behind one without values, made by the same call of the same values if it was handed out; `_Valueless` if
+        it came about otherwise or has been written to since."""
+        version, fn, args, kwargs = self.calls.get(shape, (-1, None, (), {}))
+        if version != shape._version:
             raise _Valueless
+        if shape not in self.values:
+            of = getattr(fn, "__self__", None)
+            fn = getattr(self.value(of), fn.__name__) if isinstance(of, FakeTensor) else fn
+            args, kwargs = tree_map_only(FakeTensor, self.value, (args, kwargs))
+            self.values[shape] = fn(*args, **kwargs)
         return self.values[shape]
 
     def __call__(self, site: int, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -139,7 +147,9 @@ class _Tape:
             self.inputs[key] = made = made.detach()
             if self.shapes is not None:
                 shape = self.shapes.from_tensor(made, static_shapes=True)
-                self.values[shape], made = made, shape
+                self.values[shape], self.calls[shape], made = made, (shape._version, fn, args, kwargs), shape
+        elif isinstance(made, FakeTensor) and isinstance(fn, types.BuiltinFunctionType) and made not in self.calls:
+            self.calls[made] = made._version, fn, args, kwargs
         return made
 
     def complete(self) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 
 from emmy.capture.dynamo import backend
 from emmy.capture.export import Captured, capture
-from emmy.capture.snippet import capture_file, capture_snippet, programs
+from emmy.capture.snippet import _Tape, capture_file, capture_snippet, programs
 from emmy.errors import EmmyError
 from emmy.evaluate.reference import evaluate_torch
 from emmy.ir import torch_ir
@@ -264,3 +264,25 @@ def test_torch_compile_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = x.clone(), x.clone()
     torch.testing.assert_close(torch.compile(writes, backend=backend, dynamic=False)(a), writes(b))
     torch.testing.assert_close(a, b)
+
+
+def test_a_weight_made_by_calls_of_torch_costs_no_more_than_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are made for the weight alone; what is written to after a call is made anew with all values."""
+    records: list[bool] = []
+    record = _Tape.record
+    monkeypatch.setattr(_Tape, "record", lambda tape, valued: (records.append(valued), record(tape, valued))[1])
+
+    def weight(source: str) -> torch.Tensor:
+        records.clear()
+        (found,) = capture_snippet(source).weights.values()
+        return found.detach()
+
+    torch.manual_seed(0)
+    torch.randn(2, 4)
+    made = torch.randn(4, 4)
+    start = "x = torch.randn(2, 4); y = torch.randn(4, 4)"
+    assert torch.equal(weight(f"{start}; w = nn.Parameter(torch.softmax(y.to(torch.bfloat16), -1).float()); x @ w"),
+                       made.bfloat16().softmax(-1).float())
+    assert records == [True, False]                     # the first is of a tape that begins
+    for source, wanted in (("z = y.exp(); z.mul_(2); w = nn.Parameter(z)", made.exp() * 2), ("w = nn.Parameter(y @ y)", made @ made)):
+        assert torch.equal(weight(f"{start}; {source}; x @ w"), wanted) and records == [True, False, True]
