@@ -7,11 +7,13 @@ import shutil
 import pytest
 import torch
 
+from emmy.egraph.schedule import schedules
 from emmy.evaluate.error import compare
 from emmy.evaluate.reference import evaluate_torch
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.lower.kernel_to_cuda import emit_module
+from emmy.lower.tile_to_kernel import lower
 from emmy.pipeline import Program, compile
 from emmy.runtime.build import build
 from emmy.tune.census import Census
@@ -83,3 +85,13 @@ def test_nvcc_takes_them() -> None:
     kernels = {k.name: k for name in LAYERS for rows in (1, 16, 4096) for k in large(name, rows).kernels}
     built = build(emit_module(tuple(kernels.values())), "sm_90a")
     assert all(f.spill_bytes == 0 and f.stack_bytes == 0 for f in built.functions.values())
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_nvcc_takes_sums_that_are_rounded_as_they_are() -> None:
+    """ptxas would serialise the products of a loop of known length, whose sums are converted behind it (C7514)."""
+    (name,) = (name for name, layer in LAYERS.items() if layer.grouped and not layer.packed)
+    (kernel,) = large(name, 16).tile.kernels
+    row = "WORK=g1x1/ws,TILE=wgmma_m64n32k16_bf16_f32/f1x1/k128,STAGE=d8/smem-tma,RASTER=gm8/p132"
+    (s,) = schedules(kernel.replace(schedule=None), "sm_90a", pins=row)
+    assert build(emit_module((lower(kernel.replace(schedule=s)),)), "sm_90a").functions

@@ -276,6 +276,8 @@ class Multiplication:
                       Assign(before, ring.slot), *ring.advance())
             scope.emit(For(step, begin, stop, int32(1), False, tuple(body.body)))
         scope.emit(*([self.turns.hand_on()] if self.turns else []), WaitProducts(0, sums), self.leave(result, before))
+        if self.computed:       # x * 1 + -0 is x; the assembler takes a conversion of sums without it for one of sums under way (C7514)
+            self.each_sum(scope, lambda array, e: Apply("fma", (Element(array, dt.f32, e), const(dt.f32, 1), const(dt.f32, -0.0))))
 
     def apart(self, scope: Emitter, ring: Ring, result: Result) -> None:
         """The sums of a tile, of those of its stages."""

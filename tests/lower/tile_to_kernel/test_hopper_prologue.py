@@ -29,7 +29,7 @@ from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.dtype import DType
 from emmy.ir.index import Ax
-from emmy.ir.kernel_ir import int32
+from emmy.ir.kernel_ir import Apply, Stmt, const, int32
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.lower.tile_to_kernel import hopper_tiling, lower
@@ -167,6 +167,14 @@ def test_rows_of_integers() -> None:
         lower(octets(64, 64, 128).replace(schedule=schedule("contraction", SMALL, (1,), (0,))))
 
 
+def alike(s: Stmt) -> bool:
+    """Whether it sets sums to themselves, for the assembler."""
+    match s:
+        case For(body=(inner,)): return alike(inner)
+        case SetElement(value=Apply("fma", (_, _, none))): return none is const(dt.f32, -0.0)
+    return False
+
+
 def test_every_statement_of_the_values_is_missed() -> None:
     """Planted faults: a kernel that lacks one of what brings, computes, hands on and multiplies them is stopped, or has other results."""
     k, _ = scaled(128, 64, 192)
@@ -175,7 +183,7 @@ def test_every_statement_of_the_values_is_missed() -> None:
              WaitProducts)
     wanted, tried = run(k, made, inputs), 0
     for s, body in without_one(made.body):
-        if isinstance(s, kinds) or isinstance(s, FenceProducts) and "left" in str(s):
+        if (isinstance(s, kinds) and not alike(s)) or isinstance(s, FenceProducts) and "left" in str(s):
             tried += 1
             try:
                 assert not np.array_equal(run(k, made.replace(body=body), inputs), wanted), s
