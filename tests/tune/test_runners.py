@@ -29,15 +29,15 @@ def test_buffers_of_their_own_are_in_the_bundle(tmp_path, monkeypatch) -> None:
     """Of rows whose blocks hand parts of tiles on, which the chosen one's do not."""
     source = "F.linear(torch.randn(1152, 1024, dtype=torch.bfloat16), torch.randn(2304, 1024, dtype=torch.bfloat16))"
     program = compile_snippet(source, "sm_90a")
-    functions, (those,) = runners_up(program, 30)
+    functions, (those,) = runners_up(program, 150)
     assert not any(p.own for k in program.kernels for p in k.parameters) and any("/sk" in x.row for x in those)
     monkeypatch.setattr("emmy.runtime.build.build", lambda source, target: Built(b"", {}))
-    write_bundle(program, tmp_path / "k.emmy", ["sm_90a"], source, 30)
+    write_bundle(program, tmp_path / "k.emmy", ["sm_90a"], source, 150)
     kept = load(tmp_path / "k.emmy")
     for x in kept.runners[0]:
         assert set(x.arguments) <= {b.name for b in kept.plan.buffers}
         dataclasses.replace(kept.plan, launches=(x,))
-    assert {b.role for b in kept.plan.buffers} == {"input", "output", "exchange", "signals"} and len(functions) == len(those) == 30
+    assert {b.role for b in kept.plan.buffers} == {"input", "output", "exchange", "signals"} and len(functions) == len(those) == 150
 
 
 def test_distinct_rows_are_of_different_kinds() -> None:
