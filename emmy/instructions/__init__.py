@@ -23,8 +23,7 @@ from emmy.instructions.window_copy import CopyWindows
 __all__ = ["Arrive", "ArrivePeer", "Assign", "Await", "AwaitSignal", "Barrier", "ClusterArrive", "ClusterWait", "CommitCopies",
     "CommitProducts", "CommitStores", "CopyAsync", "CopyBulk", "CopyTile", "CopyWindows", "Declare", "DeclareArray", "ExpectBytes",
     "FenceAsync", "FenceBarriers", "FenceProducts", "FirstLane", "For", "GiveSignal", "If", "InitBarrier", "LaunchDependents", "Let",
-    "LoadGlobal",
-    "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
+    "LoadGlobal", "LoadGlobalVector", "LoadMatrix", "LoadShared", "LoadSharedVector", "MultiplyMatrices", "MultiplyWarpgroup",
     "MultiplyWarpgroupRegisters", "NamedBarrier", "PrefetchMap", "Publish", "SetElement", "SetRegisters", "ShuffleUp", "ShuffleXor",
     "StoreCluster", "StoreClusterVector", "StoreGlobal", "StoreGlobalVector", "StoreMatrices", "StoreShared", "StoreSharedVector",
     "StoreTile", "SyncWarp", "TakeTicket", "WaitBarrier", "WaitCopies", "WaitKernels", "WaitProducts", "WaitStores", "While"]

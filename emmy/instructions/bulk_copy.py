@@ -91,11 +91,12 @@ def copies(s: CopyTile | CopyWindows | CopyBulk, machine: Machine, buffer: str, 
         check(w, start, where)
         source = w.memory[buffer]
         source.meet(w, w.mask)
+        data = read(source.data, where)
         for engine in [w.engine.peer(w, rank) for rank in range(MOST) if bits >> rank & 1] or [w.engine]:
             phases = engine.barrier(w, s.barrier, barrier, w.mask, by_engine=True)
             memory = engine.shared[s.target]
             target = memory.engine_write(w, start, count, lane)
-            engine.fly(w, s, phases, count * item, partial(memory.land, target, read(source.data, where)))
+            engine.fly(w, s, phases, count * item, partial(memory.land, target, data))
     return lane_by_lane(machine, (s.index, s.at, *place), one)
 
 

@@ -38,7 +38,7 @@ class AddDriver:
     """The device is torch's current one.  A launch adds the tensors that the table names first and second, or fails where `fails`."""
 
     def __init__(self):
-        self.fails, self.launches, self.library = False, 0, ctypes.CDLL(None)
+        self.fails, self.launches, self.libc = False, 0, ctypes.CDLL(None)
 
     def prepare(self, name, grid, block, shared_bytes, pointers, early=False):
         return functools.partial(self.launch, pointers)
@@ -47,7 +47,7 @@ class AddDriver:
         if self.fails:
             raise EmmyError("CUDA refused a launch", "Launch another.")
         given = pointers.values
-        self.library.usleep(10)     # other threads run meanwhile
+        self.libc.usleep(10)     # the interpreter's lock is free meanwhile
         assert pointers.values == given
         a, b, c = (np.ctypeslib.as_array(ctypes.cast(p, ctypes.POINTER(ctypes.c_float)), SHAPE) for p in given)
         c[:] = a + b

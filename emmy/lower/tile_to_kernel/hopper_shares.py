@@ -31,6 +31,13 @@ from emmy.lower.tile_to_kernel.warpgroups import GROUP
 RUN = 4         # sums of a thread that lie beside each other: of two rows, at two columns
 
 
+def add_run(scope: Emitter, total: str, run: Expr, e: Var, come: str, load: Stmt) -> None:
+    """Add to a thread's `run`-th four sums in an array what `load` brings to the array `come`; `e` counts them."""
+    at, one = run * RUN + e, scope.child()
+    one.emit(SetElement(total, dt.f32, at, Apply("add", (Element(total, dt.f32, at), Element(come, dt.f32, e)))))
+    scope.emit(DeclareArray(come, dt.f32, RUN, None), load, counted(e, RUN, one))
+
+
 class Shares:
     """The exchange of a cluster of `blocks`, of sums in arrays of `tiles` of 64 rows by `width` columns, for each of `groups`."""
 
@@ -74,10 +81,8 @@ class Shares:
         behind_, run, e = (Var(scope.name(x), dt.i32) for x in ("behind", "run", "e"))
         runs, body = scope.child(), scope.child()
         for array, inbox in self.inboxes.items():
-            come, total, at, one = body.name("come"), self.totals[array], run * RUN + e, body.child()
-            one.emit(SetElement(total, dt.f32, at, Apply("add", (Element(total, dt.f32, at), Element(come, dt.f32, e)))))
-            body.emit(DeclareArray(come, dt.f32, RUN, None), LoadSharedVector(come, 0, inbox.name, self.place(behind_, run, thread), RUN),
-                      counted(e, RUN, one))
+            come = body.name("come")
+            add_run(body, self.totals[array], run, e, come, LoadSharedVector(come, 0, inbox.name, self.place(behind_, run, thread), RUN))
         runs.emit(counted(run, self.tiles * self.lane // RUN, body))
         scope.emit(counted(behind_, self.blocks - 1, runs))
 

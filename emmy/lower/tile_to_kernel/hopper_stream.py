@@ -24,19 +24,18 @@ from typing import TYPE_CHECKING
 
 from emmy.instructions import (
     AwaitSignal,
-    DeclareArray,
     For,
     GiveSignal,
     If,
     LoadGlobalVector,
-    SetElement,
     StoreGlobalVector,
 )
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Apply, Block, Element, Expr, GlobalBuffer, Var, int32
+from emmy.ir.kernel_ir import Apply, Block, Expr, GlobalBuffer, Var, int32
 from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel.hopper_raster import Raster
+from emmy.lower.tile_to_kernel.hopper_shares import RUN, add_run
 from emmy.lower.tile_to_kernel.hopper_tiling import Tiling
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import counted
@@ -44,8 +43,6 @@ from emmy.lower.tile_to_kernel.warpgroups import GROUP
 
 if TYPE_CHECKING:
     from emmy.lower.tile_to_kernel.hopper_result import Result
-
-RUN = 4         # sums of a thread that lie beside each other
 
 
 class Stream(Raster):
@@ -112,10 +109,9 @@ class Stream(Raster):
         come, each = take.child(), take.child()
         come.emit(If(result.thread == 0, (AwaitSignal(self.signals.name, self.signal(result, slot)),)), result.meet())
         for k, array in enumerate(self.sums):
-            other, at, one = each.name("come"), run * RUN + e, each.child()
-            one.emit(SetElement(array, dt.f32, at, Apply("add", (Element(array, dt.f32, at), Element(other, dt.f32, e)))))
-            each.emit(DeclareArray(other, dt.f32, RUN, None),
-                       LoadGlobalVector(other, 0, self.partial.name, self.at(result, slot, run + k * runs), RUN), counted(e, RUN, one))
+            other = each.name("come")
+            load = LoadGlobalVector(other, 0, self.partial.name, self.at(result, slot, run + k * runs), RUN)
+            add_run(each, array, run, e, other, load)
         come.emit(counted(run, runs, each))
         take.emit(For(slot, self.run, last, int32(1), False, tuple(come.body)))
         result.store(take)
