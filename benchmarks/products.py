@@ -24,7 +24,13 @@ VARLEN = f"from torch.nn.attention.varlen import varlen_attn; {PACKED_INPUTS}var
 DOCUMENTS = (f"{PACKED_INPUTS}t = torch.arange({{0}}); d = (o[1:] <= t[:, None]).sum(1); "
              "q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v)); "
              "F.scaled_dot_product_attention(q, k, v, attn_mask=MASK, enable_gqa=True)")
+# Tokens packed expert after expert, each with more than the one before, and a matrix for each: rows, columns, length of the sum, experts.
+EXPERTS = ("x = torch.randn({0}, {2}, {dtype}); "
+           "g, u = (nn.Parameter(torch.randn({3}, {1}, {2}, {dtype}), requires_grad=False) for _ in 'gu'); "
+           "o = torch.tensor([{0} * n * (n + 1) // ({3} * ({3} + 1)) for n in range(1, {3} + 1)], dtype=torch.int32); ")
 PROGRAMS = {
+    "grouped_mm": EXPERTS.replace("g, u", "g,").replace("'gu'", "'g'") + "torch._grouped_mm(x, g.transpose(1, 2), offs=o)",
+    "grouped_gate": EXPERTS + "F.silu(torch._grouped_mm(x, g.transpose(1, 2), offs=o)) * torch._grouped_mm(x, u.transpose(1, 2), offs=o)",
     "varlen_attn": f"{VARLEN})",
     "varlen_attn_causal": f"{VARLEN}, window_size=(-1, 0))",
     "sdpa_documents": DOCUMENTS.replace("MASK", "d[:, None] == d"),
@@ -97,6 +103,9 @@ GEMM = (
     (("linear",), ("tf32",), ((4096,) * 3, (1024,) * 3)),
     (("scaled_mm",), ("e4m3",), ((8192,) * 3, (4096,) * 3)),
     (("bmm",), BF16, ((16, 1024, 1024, 1024), (96, 512, 512, 64))),
+    # experts of Mixtral-8x7B, of Qwen3-30B-A3B, and of Mixtral at decoding
+    (("grouped_mm",), BF16, ((8192, 14336, 4096, 8), (8192, 4096, 14336, 8), (32768, 768, 2048, 128), (32768, 2048, 768, 128),
+                             (32, 14336, 4096, 8))),
 )
 DECODING = ((1, 1024), (1, 8192), (1, 131072), (16, 1024), (16, 8192), (64, 1024), (64, 8192))      # batch, keys
 ATTENTION = (
@@ -122,6 +131,7 @@ FUSED = (
     (("qkv",), BF16, ((16, 4096, 1024), (2048, 4096, 1024))),
     (("qkv+rope",), BF16, ((16, 4096, 1024, 128), (2048, 4096, 1024, 128))),
     (("(ab)c",), BF16, ((4096, 64, 4096, 64),)),
+    (("grouped_gate",), BF16, ((8192, 14336, 4096, 8), (32768, 768, 2048, 128))),
 )
 MIRAGE = (
     (("mirage_gqa", "mirage_qknorm"), FP16, tuple((2 * b, 256, 4096, 64) for b in BATCHES)),

@@ -99,6 +99,10 @@ def kernels() -> Iterator[tile.Kernel]:
     results.append(product(wide(matrix("a", dt.bf16, 2 * n, 1024)), wide(matrix("b", dt.bf16, 1024))))
     results.append(product(wide(matrix("a", dt.bf16, rows=16384)), wide(b)))
     results += [product(apply("exp", wide(a)), wide(b)), product(wide(a), apply("exp", wide(view(b, (n, n), (Pos(1), Pos(0))))))]
+    asked, layers = tir.Input("n", (n,), dt.i64), tir.Input("w", (3, n, n), dt.bf16)
+    chosen = tir.Gather(0, (ix.IxConst(0), Pos(1), Pos(2)), layers, along(asked, (n, n, n), (0,)))
+    terms = apply("mul", along(wide(a), (n, n, n), (0, 2)), wide(view(chosen, (n, n, n), (Pos(0), Pos(2), Pos(1)))))
+    results.append(tir.Reduce("add", (2,), terms))
     d, e = matrix("d", dt.bf16, columns=32), matrix("e", dt.bf16, 32)
     results.append(apply("add", product(wide(a), wide(b)), product(wide(d), wide(e))))
     results.append(convolution(*(wide(tir.Input(name, shape, dt.bf16)) for name, shape in (("x", (2, 9, n)), ("w", (n, 3, n))))))

@@ -15,6 +15,7 @@ from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.hopper_prologue import Prepared, prepared
 from emmy.lower.tile_to_kernel.joined import addends
+from emmy.lower.tile_to_kernel.layered import layered
 from emmy.lower.tile_to_kernel.live import ALL, live
 from emmy.lower.tile_to_kernel.one_row import with_row
 from emmy.lower.tile_to_kernel.register_tile import parts_of
@@ -25,9 +26,9 @@ A_BOUND = 8     # registers of a thread for what its rows' bounds of keys are: o
 OPERANDS = (*HALVES, dt.tf32, dt.e4m3, dt.e5m2)       # what products of matrices take
 
 
-def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[str]:
+def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]], layers: frozenset[int] = frozenset()) -> list[str]:
     """Of each sum of products of two sides of one type, loads or what is computed of loads: how tensor maps have them; and what the result
-    keeps of each side."""
+    keeps of each side.  `layers`: the axis that an index has made room for (`layered`); then sums over one axis count, of loads alone."""
     out: dict[str, None] = {}
     outs = frozenset(kernel.outer)
     operands: dict[tuple[frozenset[int], int], set[loop.Load]] = {}        # of a side, of sums over an axis
@@ -42,11 +43,11 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
         alike.setdefault(side, set()).add(view.by_depth)
 
     for nest in windows.nests(kernel):
-        f, parts, summed = nest[-1], factors(nest[0].lifts[0]), {f.axis for f in nest}
+        f, parts, summed = nest[-1], factors(nest[0].lifts[0]), {f.axis for f in nest} | layers
         out |= {f'(SumOf "{g.name}" "{f.name}")': None for f, g in pairwise(nest)}
-        if not windows.summing(nest[0]):
+        if not windows.summing(nest[0]) or layers and len(nest) > 1:
             continue
-        for element, rows, columns, p in prologues(kernel, free, f) if len(nest) == 1 else ():
+        for element, rows, columns, p in prologues(kernel, free, f) if len(nest) == 1 and not layers else ():
             out[f'(Prologue "{f.name}" "{element}" {axes(rows)} {axes(columns)})'] = None
             computed.setdefault(rows, set()).add(p.value)
             for side, operand in (*((rows, x) for x in p.raw), (columns, p.right)):
@@ -56,9 +57,13 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
             continue
         sides = free[parts[0]] - free[parts[1]] - summed, free[parts[1]] - free[parts[0]] - summed
         for element in OPERANDS:
-            found = windows.summed(kernel, nest, element, parts, (sorted(side) for side in sides), sorted(outs - sides[0] - sides[1]))
+            batch = sorted((outs | layers) - sides[0] - sides[1])
+            found = windows.summed(kernel, nest, element, parts, (sorted(side) for side in sides), batch)
             if found is None or not sides[0] | sides[1] <= outs:
                 continue
+            asking = [view for x, (_, view) in zip(parts, found.operands, strict=True) if layers and free[x].isdisjoint(layers)]
+            if any(not isinstance(view, maps.View) or len(view.side) > 1 for view in asking):
+                continue    # tiles of a layer begin at any row: boxes of them cross no inner end where there is none
             for n, (load, view) in enumerate(found.operands):
                 out[f'(BulkOperand "{f.name}" {n} "{element}" {axes(sides[n])})'] = None
                 lies(sides[n], found.axis, load, view)
@@ -74,9 +79,21 @@ def bulk_facts(kernel: tile.Kernel, free: dict[Value, frozenset[int]]) -> list[s
             boxed = sum(maps.in_lines(t, kernel.outer, sorted(columns), kernel.extents) for t in kernel.outputs)
             out[f"(set (SideValues {axes(rows)} {axes(columns)}) {len(kept)})"] = None
             out[f"(set (BoxedResults {axes(rows)} {axes(columns)}) {boxed})"] = None
-    if alike and not computed and all(len(lie) == 1 for lie in alike.values()) and addends(kernel):
+    if alike and not computed and not layers and all(len(lie) == 1 for lie in alike.values()) and addends(kernel):
         out |= {f'(Addend "{f.name}")': None for f in kernel.folds}
     return list(out)
+
+
+def layer_facts(kernel: tile.Kernel) -> list[str]:
+    """Of a kernel whose folds read by one index: how they are products of all rows with every layer."""
+    found = layered(kernel)
+    if found is None:
+        return []
+    free = tile.free_axes((*found.kernel.roots, found.asked))
+    out = [f"(Layer {found.axis} {axes(free[found.asked])})", f"(Extent {found.axis} {found.layers})"]
+    out += bulk_facts(found.kernel, free, frozenset({found.axis}))
+    return out + [f'(LayerFactor "{f.name}" {n} {axes(free[x])})' for f in found.kernel.folds if f.kind == "reduce"
+                  for n, x in enumerate(factors(f.lifts[0]))]
 
 
 def prologues(kernel: tile.Kernel, free: Mapping[Value, frozenset[int]],

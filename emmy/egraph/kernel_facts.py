@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from math import prod
 
-from emmy.egraph.bulk import HALVES, OPERANDS, axes, bulk_facts, half_valued, twist_facts
+from emmy.egraph.bulk import HALVES, OPERANDS, axes, bulk_facts, half_valued, layer_facts, twist_facts
 from emmy.ir import dtype as dt
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
@@ -47,7 +47,7 @@ def facts(kernel: tile.Kernel) -> list[str]:
             f"(set (Reductions) {sum(f.kind == 'reduce' for f in kernel.folds)})",
             f"(set (Kept) {kept(kernel, columns).most})"]
     out += [*load_facts(kernel, free), *row_facts(kernel, rows, columns), *kept_row_facts(kernel, columns), *strip_facts(kernel, columns),
-            *scan_facts(kernel), *window_facts(kernel, free), *bulk_facts(kernel, free), *twist_facts(packed(kernel))]
+            *scan_facts(kernel), *window_facts(kernel, free), *bulk_facts(kernel, free), *layer_facts(kernel), *twist_facts(packed(kernel))]
     out += [f'(set (Span "{f.name}") {axes(f.span)})' for f in kernel.folds]
     kernel = packed(kernel)     # what twists see; the axes of every other kernel are its own
     free = tile.free_axes(kernel.roots)

@@ -10,7 +10,8 @@ from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 
 FORMS = {"MapForm": "map", "WindowForm": "window", "TransposeForm": "transpose", "FoldForm": "fold", "CrossForm": "cross",
-         "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join", "TwistForm": "twist"}
+         "ScanForm": "scan", "ContractionForm": "contraction", "ConvolutionForm": "convolution", "JoinForm": "join",
+         "LayeredForm": "layered", "TwistForm": "twist"}
 ROWS = ("MapRow", "WindowRow", "TransposeRow", "FoldRow", "KeptRow", "StagedRow", "StripRow", "ScanRow", "LookBackRow", "CrossRow",
         "TiledRow", "TiledRingRow", "MmaRow", "MmaTwistRow", "WgmmaRow", "WgmmaTwistRow", "ClusterStripRow", "ResidentRow",
         "ClusterFoldRow", "Once", "ClusterSum", "Turns", "Multicast", "StreamK")

@@ -24,7 +24,8 @@ ORDER = {
              "moments", "twist", "cut", "split", "widen", "merge", "layout", "weights", "states", "scan",
              "first"),
     "tile": ("syntax", "fold", "place", "rows", "window", "strip", "cluster", "scan", "atom", "stage", "tensor", "strategy",
-             "wgmma", "prologue", "conv", "join", "wgmma_twist", "once", "cluster_sum", "turns", "multicast", "stream_k", "live", "group"),
+             "wgmma", "prologue", "conv", "join", "layered", "wgmma_twist", "once", "cluster_sum", "turns", "multicast", "stream_k", "live",
+             "group"),
 }
 
 

@@ -81,6 +81,8 @@ def _call(call: torch_ir.Call, results: dict[torch_ir.Value, Any], float64: bool
     args, kwargs = [_argument(a, results, float64) for a in call.args], {k: _argument(v, results, float64) for k, v in call.kwargs}
     if float64 and call.op == "aten._scaled_mm.default":
         return _scaled_mm(*args, **kwargs)
+    if call.op in ("aten._grouped_mm.default", "aten._scaled_grouped_mm.default") and (float64 or not args[0].is_cuda):
+        return (_grouped_mm if "scaled" not in call.op else _scaled_grouped_mm)(*args, **kwargs)
     if call.op == "torch_attn._varlen_attn.default" and (float64 or not args[0].is_cuda):
         return _packed_attention(*args, **kwargs)
     if call.op == "operator.getitem":
@@ -105,6 +107,31 @@ def _scaled_mm(x: torch.Tensor, y: torch.Tensor, scale_x: torch.Tensor, scale_y:
     """In float64, of which torch has no such product."""
     scales = (s.reshape(()) if s.numel() == 1 else s for s in (scale_x, scale_y))
     return torch.add(math.prod(scales, start=x @ y), 0 if bias is None else bias)
+
+
+def _grouped_mm(x: torch.Tensor, y: torch.Tensor, offs: torch.Tensor | None = None, bias: None = None,
+                out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Group by group, 0 behind the last: torch has it for some types, and leaves what is there."""
+    if offs is None:
+        return (x @ y).to(out_dtype or x.dtype)
+    groups = [*pairwise((0, *offs.tolist()))]
+    if x.dim() == y.dim():
+        made = torch.stack([x[:, a:b] @ y[a:b] for a, b in groups])
+    elif x.dim() == 2:
+        made = torch.cat([x[a:b] @ y[g] for g, (a, b) in enumerate(groups)])
+        made = torch.nn.functional.pad(made, (0, 0, 0, len(x) - len(made)))
+    else:
+        made = torch.cat([x[g] @ y[:, a:b] for g, (a, b) in enumerate(groups)], 1)
+        made = torch.nn.functional.pad(made, (0, y.shape[1] - made.shape[1]))
+    return made.to(out_dtype or x.dtype)
+
+
+def _scaled_grouped_mm(x: torch.Tensor, y: torch.Tensor, scale_x: torch.Tensor, scale_y: torch.Tensor, offs: torch.Tensor,
+                       bias: None = None, scale_result: None = None, out_dtype: torch.dtype | None = None,
+                       use_fast_accum: bool = False) -> torch.Tensor:
+    wide, own = torch.promote_types(x.dtype, torch.float32) if x.dtype is torch.float64 else torch.float32, scale_x[:, None]
+    number = torch.searchsorted(offs.to(torch.int64), torch.arange(len(x), device=x.device), right=True).clamp_max(len(offs) - 1)
+    return (_grouped_mm(x.to(wide), y.to(wide), offs) * own * scale_y[number]).to(out_dtype or wide)
 
 
 def _packed_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, key_offsets: torch.Tensor, max_q: int,

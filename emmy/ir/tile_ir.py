@@ -126,8 +126,8 @@ def parse_row(text: str) -> Row:
 
 
 class Schedule(Node):
-    """A row, and the form that realises it: "map", "window", "transpose", "fold", "cross", "scan", "contraction", "convolution", "join" or
-    "twist", with its axes.
+    """A row, and the form that realises it: "map", "window", "transpose", "fold", "cross", "scan", "contraction", "convolution", "join",
+    "layered" or "twist", with its axes.
 
     transpose: tiles of one axis that loads are contiguous along (`rows`) by the output's last (`columns`), at each point of `batch`.
     cross: lanes run along the axis `rows`, and before it `batch`, and over `columns` after folding.
@@ -135,6 +135,7 @@ class Schedule(Node):
     fold: `rows` are the axes a block (or warp) holds one point of, `columns` those it runs over after folding.
     contraction: tiles of `rows` by `columns`, one grid layer a point of `batch`.  convolution: the same, of sums over several axes.
     join: the same, of several sums, each over an axis of its own, that are added up.
+    layered: the same, of rows that each ask for a matrix of a batch; no batch besides.
     twist: the same as a contraction, its score tile over (rows, the fold's axis).
     """
 

@@ -30,7 +30,8 @@ def features(census: Census, schedule: tile.Schedule) -> Features:
     if schedule.form == "cross" and schedule.row.stage == "smem":
         return strip(census, schedule)
     forms = {"map": _map, "window": window, "transpose": _transpose, "fold": _fold, "cross": _cross, "scan": scan,
-             "contraction": _contraction, "convolution": wgmma_features, "join": wgmma_features, "twist": _twist}
+             "contraction": _contraction, "convolution": wgmma_features, "join": wgmma_features,
+             "layered": wgmma_features, "twist": _twist}
     return forms[schedule.form](census.seen_by(schedule), schedule)
 
 

@@ -13,6 +13,7 @@ from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.address import by_runs
 from emmy.lower.tile_to_kernel.hopper_prologue import RUN
 from emmy.lower.tile_to_kernel.hopper_tiling import tiling
+from emmy.lower.tile_to_kernel.layered import layered
 from emmy.lower.tile_to_kernel.staging import factors, split
 from emmy.tune.census import Census, slots
 from extract.cost import BULK_SHARE, SLOTS_A_CYCLE, Features
@@ -73,7 +74,12 @@ def wgmma_features(census: Census, schedule: tile.Schedule) -> Features:
     """The features of the census' contraction under a row of warpgroups."""
     kernel, t = census.kernel, tiling(schedule.row)
     m, n, batch = (census.size(a) for a in (schedule.rows, schedule.columns, schedule.batch))
-    tiles = ceil(m / (t.height * t.stack)) * t.stack * ceil(n / t.width) * batch
+    down = ceil(m / (t.height * t.stack)) * t.stack
+    if found := layered(kernel) if schedule.form == "layered" else None:
+        # as if rows came in the order of their layers: of each the last tile is half full, or there is but one
+        census, kernel = Census(found.kernel), found.kernel
+        down = max(ceil(m / t.height + min(found.layers, m) / 2), min(found.layers, m))
+    tiles = down * ceil(n / t.width) * batch
     summed = windows.nests(kernel)
     axes = [channels(kernel, nest, t.element, schedule.rows, schedule.columns, schedule.batch) for nest in summed]
     each = [prod(kernel.extents[f.axis] for f in nest if f.axis != a) * ceil(kernel.extents[a] / t.depth)

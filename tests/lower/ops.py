@@ -190,6 +190,11 @@ OPS: dict[str, tuple[str, ...]] = {
         "varlen_attn(q, k, v, a, b, 7, 4, window_size=(2, 1), scale=.3)", "varlen_attn(x, y, z, a, a, 7, 7, window_size=(-1, 0))",
         "varlen_attn(x, y, z, a, a, 7, 7, window_size=(0, -1))",
         "varlen_attn(q, k, v, a, b, 7, 4, return_aux=AuxRequest(lse=True), window_size=(-1, 0))[1]"),
+    "grouped_mm": ("d = dict(dtype=torch.bfloat16); x, w, u, y, v = torch.randn(11, 8, **d), torch.randn(4, 8, 16, **d), "
+        "torch.randn(4, 6, 8, **d), torch.randn(8, 16, **d), torch.randn(8, 16, **d); "
+        "o, p = torch.tensor([3, 3, 8, 9], dtype=torch.int32), torch.tensor([2, 2, 7, 15], dtype=torch.int32)",
+        "torch._grouped_mm(x, w, offs=o)", "F.grouped_mm(x, w, offs=o)", "torch._grouped_mm(u, y, offs=p)",
+        "torch._grouped_mm(v, y.t(), offs=p)", "torch._grouped_mm(u, w)"),
     "softmax": ("x = torch.randn(3, 5)",
         "x.softmax(0)", "x.log_softmax(-1)", "x.softmax(-1, dtype=torch.float64)", "F.softmin(x, -1)"),
     "softmax_masked_rows": ("x = torch.tensor([[1., 2., 3.], [-float('inf')] * 3, [1., -float('inf'), 2.], [float('inf'), 1., 2.], "

@@ -48,7 +48,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}
     if kernel.schedule.row.tile.startswith("wgmma"):
-        forms |= {"contraction": hopper.lower, "convolution": hopper.lower, "join": hopper.lower, "twist": hopper_twist.lower}
+        forms |= {**dict.fromkeys(("contraction", "convolution", "join", "layered"), hopper.lower), "twist": hopper_twist.lower}
     return forms[kernel.schedule.form](*with_row(seen_by(kernel, kernel.schedule), kernel.schedule))
 
 

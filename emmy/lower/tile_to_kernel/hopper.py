@@ -67,6 +67,7 @@ from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel import hopper_windows as windows
 from emmy.lower.tile_to_kernel.finish import finish
 from emmy.lower.tile_to_kernel.fragments import HeldSums
+from emmy.lower.tile_to_kernel.hopper_layers import Layers
 from emmy.lower.tile_to_kernel.hopper_operand import Operand, clear
 from emmy.lower.tile_to_kernel.hopper_prologue import Computed, Prepared, prepared
 from emmy.lower.tile_to_kernel.hopper_raster import Raster
@@ -74,6 +75,7 @@ from emmy.lower.tile_to_kernel.hopper_result import Result
 from emmy.lower.tile_to_kernel.hopper_shares import Shares
 from emmy.lower.tile_to_kernel.hopper_stream import Stream
 from emmy.lower.tile_to_kernel.hopper_tiling import Tiling, tiling
+from emmy.lower.tile_to_kernel.layered import Layered, layered
 from emmy.lower.tile_to_kernel.register_tile import Held
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import Product, counted, products
@@ -106,7 +108,7 @@ class Multiplication:
 
     The sums of a join are one: its products come in phases, one for each, that share the ring and the registers."""
 
-    def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling):
+    def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, t: Tiling, layers: Layered | None = None):
         self.kernel, self.schedule, self.tiling = kernel, schedule, t
         nests, joined = windows.nests(kernel), schedule.form == "join"
         each = [p for nest in nests for p in products(scope, [nest[0]], schedule.rows, schedule.columns)]
@@ -127,7 +129,8 @@ class Multiplication:
         phases.sort(key=lambda phase: -phase.steps)                     # what is short may have to wait for an earlier kernel
         ends = [*accumulate(phase.steps for phase in phases)]
         self.phases = [phase._replace(before=end - phase.steps) for phase, end in zip(phases, ends, strict=True)]
-        self.raster = Stream(scope, kernel, schedule, t, ends[-1], self.sums.values()) if t.stream else Raster(kernel, schedule, t)
+        self.raster = (Layers(scope, layers, schedule, t) if layers else Raster(kernel, schedule, t) if not t.stream else
+                       Stream(scope, kernel, schedule, t, ends[-1], self.sums.values()))
         self.turns = Turns(scope, t.groups) if t.turns else None
         self.shares = Shares(scope, t.cluster, t.groups, t.rows, t.width, self.sums.values()) if t.cluster > 1 else None
         if self.phases[0].steps < t.cluster:
@@ -332,10 +335,15 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     if not kernel.folds:
         raise IRError(f"{kernel.name}: a contraction needs a fold")
     t = tiling(schedule.row)
+    found = layered(kernel) if schedule.form == "layered" else None
+    if found:
+        kernel, schedule = found.kernel, schedule.replace(batch=(found.axis,))
     scope = Emitter(kernel)
-    m = Multiplication(scope, kernel, schedule, t)
-    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width // t.cluster, m.held(), t.cluster, t.turns)
+    m = Multiplication(scope, kernel, schedule, t, found)
+    result = Result(scope, kernel, schedule, t.groups, t.rows, t.width // t.cluster, m.held(), t.cluster, t.turns,
+                    m.raster.written if isinstance(m.raster, Layers) else None)
     m.prepare(scope, tuple(x.name for x in result.maps))
+    m.raster.enter(scope)
     copying, multiplying = scope.child(), scope.child()
     for left in (True, False):
         alone = copying.child()
@@ -346,6 +354,6 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     m.multiply(multiplying, result)
     t.part(scope, SHARE, copying.body, multiplying.body)
     shared = *dict.fromkeys(x.buffer for x in m.operands.values()), *result.shared, *(m.shares.shared if m.shares else ()), m.barriers
-    shared += (m.turns.barrier,) if m.turns else ()
+    shared += *((m.turns.barrier,) if m.turns else ()), *m.raster.tables
     maps_ = *(x.map for x in m.operands.values()), *result.maps
     return finish(kernel, scope, (m.raster.grid, 1, 1), t.threads, shared, maps_, m.raster.own, m.raster.size)

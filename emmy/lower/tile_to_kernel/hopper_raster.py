@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from emmy.instructions import For
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
-from emmy.ir.kernel_ir import Apply, Block, Expr, GlobalBuffer, Var, const, int32
+from emmy.ir.kernel_ir import Apply, Block, Expr, GlobalBuffer, SharedBuffer, Var, const, int32
 from emmy.lower.tile_to_kernel.hopper_tiling import Tiling
 from emmy.lower.tile_to_kernel.scalar import Emitter
 
@@ -36,6 +36,14 @@ class Raster:
         self.clusters = min(t.blocks // t.stack or self.tiles, self.tiles)
         self.grid = self.clusters * self.size
         self.rank: Expr = Block(0) % t.stack if t.stack > 1 else int32(0)
+
+    @property
+    def tables(self) -> tuple[SharedBuffer, ...]:
+        """What it keeps in shared memory."""
+        return ()
+
+    def enter(self, scope: Emitter) -> None:
+        """What all threads do before the first tile."""
 
     @property
     def own(self) -> tuple[GlobalBuffer, ...]:

@@ -7,7 +7,7 @@ boxes of 64 rows by up to 64 columns, through one of two places in shared memory
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -18,7 +18,6 @@ from emmy.instructions import (
     FenceAsync,
     For,
     If,
-    LoadShared,
     LoadSharedVector,
     NamedBarrier,
     SetElement,
@@ -38,7 +37,7 @@ from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.fragments import ColumnFragments, RowFragments
 from emmy.lower.tile_to_kernel.register_tile import Cells, Held, parts_of
-from emmy.lower.tile_to_kernel.scalar import Emitter
+from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter
 from emmy.lower.tile_to_kernel.staging import both, counted, under
 
 BOX = 64            # rows of a box that is stored
@@ -64,13 +63,14 @@ class StripColumns(ColumnFragments):
 
 class Stored:
     """A result and how it is stored: if `boxed`, through boxes of `buffer`, which `map` has where there is a `view`; else by each
-    thread."""
+    thread.  `anywhere`: tiles begin at any row."""
 
-    def __init__(self, scope: Emitter, tensor: tile.Tensor, value: Value, schedule: tile.Schedule, groups: int, width: int):
+    def __init__(self, scope: Emitter, tensor: tile.Tensor, value: Value, schedule: tile.Schedule, groups: int, width: int, anywhere: bool):
         kernel, self.tensor, self.value = scope.kernel, tensor, value
         view = maps.result(tensor, kernel.outer, schedule.rows, schedule.columns, schedule.batch, kernel.extents)
         self.columns = next((n for n in (64, 32, 16) if width % n == 0), 0)     # of a box
-        self.view = view if self.columns else None
+        crosses = anywhere and view is not None and len(view.side) > 1      # a box that begins at any row may cross an inner end
+        self.view = view if self.columns and not crosses else None
         self.boxed = self.columns > 0 and maps.in_lines(tensor, kernel.outer, schedule.columns, kernel.extents)
         if self.boxed:
             self.buffer = SharedBuffer(scope.name("out"), tensor.element, groups * 2 * BOX * self.columns, 1024)
@@ -80,22 +80,27 @@ class Stored:
 
 @dataclass(frozen=True)
 class Line:
-    """One of a lane's rows: its place among the cells, its axes, and whether it is one of the result's, None where all are."""
+    """One of a lane's rows: its place among the cells, its axes, and whether it is one of the result's, and written with this tile, None
+    where all are."""
 
     index: Expr
     axes: Mapping[int, Expr]
     inside: Expr | None
+    written: Expr | None
 
 
 class Result:
     """The results of a kernel, tile by tile.  `sums`: where each fold's result is, `tiles` of 64 rows by `width` columns of a group, one of
-    as many `strips` of a tile; a tile has the rows of all groups or, where they take `turns`, of one."""
+    as many `strips` of a tile; a tile has the rows of all groups or, where they take `turns`, of one.  `written`: whether a row, if it is
+    inside, is written with a tile, of tiles that may have the same rows and begin at any."""
 
     def __init__(self, scope: Emitter, kernel: tile.Kernel, schedule: tile.Schedule, groups: int, tiles: int, width: int,
-                 sums: Mapping[Value, Held], strips: int = 1, turns: bool = False):
+                 sums: Mapping[Value, Held], strips: int = 1, turns: bool = False,
+                 written: Callable[[Emitter, Expr, Expr | None], Expr] | None = None):
         self.kernel, self.schedule, self.groups, self.tiles, self.width, self.sums = kernel, schedule, groups, tiles, width, sums
-        self.whole, self.turns = width * strips, turns
-        self.stored = [Stored(scope, t, v, schedule, groups, width) for t, v in zip(kernel.outputs, kernel.results, strict=True)]
+        self.whole, self.turns, self.written = width * strips, turns, written
+        self.stored = [Stored(scope, t, v, schedule, groups, width, written is not None)
+                       for t, v in zip(kernel.outputs, kernel.results, strict=True)]
         self.boxed = [x for x in self.stored if x.boxed]
         self.mapped = [x for x in self.boxed if x.view is not None]
         kept = parts_of(scope.free, kernel.results, schedule.columns, schedule.rows, sums.keys())
@@ -151,8 +156,8 @@ class Result:
         """Where the k-th value of columns lies at a column of the tile."""
         return (self.group * len(self.kept) + k) * self.width + column
 
-    def store(self, scope: Emitter) -> None:
-        """Compute and write the results of a tile whose sums are there."""
+    def store(self, scope: Emitter, alone: Expr | None = None) -> None:
+        """Compute and write the results of a tile whose sums are there; `alone`: whether no other tile has its rows, if others may."""
         i = Var(scope.name("i"), dt.i32)
         body = scope.child()
         lines = []
@@ -160,10 +165,12 @@ class Result:
             at = body.let("p", self.rows.first + self.rows.local(i * 2 + h))
             line = body.child()
             line.place(self.rows.axes, line.whole(at))
+            inside = self.rows.inside(at)
+            written = self.written(line, at, inside) if self.written and len(self.boxed) < len(self.stored) else None
             body.emit(*line.body)
-            lines.append(Line(i * 2 + h, {a: line.axes[a] for a in self.rows.axes}, self.rows.inside(at)))
+            lines.append(Line(i * 2 + h, {a: line.axes[a] for a in self.rows.axes}, inside, written))
         if self.boxed:
-            self.boxes(body, i, lines)
+            self.boxes(body, i, lines, alone)
         else:
             scope.emit(*([self.meet()] if self.kept else []))
             j = Var(body.name("j"), dt.i32)
@@ -178,7 +185,7 @@ class Result:
         scope.emit(*(DeclareArray(name, x.tensor.element.compute, length, None) for name, x in zip(names, self.stored, strict=True)))
         return names
 
-    def boxes(self, scope: Emitter, i: Expr, lines: list[Line]) -> None:
+    def boxes(self, scope: Emitter, i: Expr, lines: list[Line], alone: Expr | None) -> None:
         """Boxes of some columns: a place that the box before last has left, its lines written as matrices, one thread that stores it."""
         assert self.turn is not None
         wide = self.boxed[0].columns
@@ -200,27 +207,30 @@ class Result:
             assert x.view is not None
             one.emit(StoreTile(x.map.name, x.view.coordinates(one, self.column + piece * wide, row), x.buffer.name, box))
         if self.mapped:
-            body.emit(If(self.thread == 0, (*one.body, CommitStores())))
+            body.emit(If(self.thread == 0, (*under(alone, one.body), CommitStores())))
         for x in self.boxed:
-            if x.view is None:
-                self.lines(body, x, box, row, self.column + piece * wide)
+            apart = body.child()
+            if x.view is None or alone is not None:
+                self.lines(apart, x, box, row, self.column + piece * wide)
+            body.emit(*([If(alone, (), tuple(apart.body))] if alone is not None and x.view is not None else apart.body))
         body.emit(Assign(self.turn, self.turn ^ 1))
         scope.emit(counted(piece, self.width // wide, body))
 
     def lines(self, scope: Emitter, x: Stored, box: Expr, row: Expr, column: Expr) -> None:
-        """Each warp writes 16 lines of a box, neighbours along a line at once."""
-        k = Var(scope.name("k"), dt.i32)
-        body = scope.child()
+        """Each warp writes 16 lines of a box, neighbours along a line at once, as vectors where a map could have moved them."""
+        k, run = Var(scope.name("k"), dt.i32), VECTOR_BYTES // x.tensor.element.bytes if x.view is not None else 1
+        body, each = scope.child(), x.columns // run
         at = body.let("at", k * 32 + self.lane)
-        down, across = self.warp * 16 + at // x.columns, at % x.columns
+        down, across = self.warp * 16 + at // each, at % each * run
         cell, line, place = body.child(), body.let("p", row + down), body.let("p", column + across)
         cell.place(self.rows.axes, cell.whole(line))
         cell.place(self.columns.axes, cell.whole(place))
-        value = Var(cell.name("v"), x.tensor.element.compute)
-        cell.emit(LoadShared(value, x.buffer.name, box + swizzled(down * x.columns + across, x.tensor.element, 2 * x.columns)),
-                  StoreGlobal(x.tensor.name, cell.output_offset(), value))
-        body.emit(*under(both(self.rows.inside(line), self.columns.inside(place)), cell.body))
-        scope.emit(counted(k, x.columns // 2, body))
+        values, lies = cell.name("v"), box + swizzled(down * x.columns + across, x.tensor.element, 2 * x.columns)
+        written = self.written(body, line, self.rows.inside(line)) if self.written else None
+        cell.emit(DeclareArray(values, x.tensor.element.compute, run, None), LoadSharedVector(values, 0, x.buffer.name, lies, run),
+                  StoreGlobalVector(x.tensor.name, cell.output_offset(), values, 0, run))
+        body.emit(*under(both(self.rows.inside(line), written, self.columns.inside(place)), cell.body))
+        scope.emit(counted(k, each // 2, body))
 
     def fragment(self, scope: Emitter, j: Expr, lines: list[Line], into: list[str], first: int) -> None:
         """The results at a lane's two rows and its two columns of the j-th 8, as elements of `into` from `first` on; written, where
@@ -265,7 +275,7 @@ class Result:
             offset = cell.output_offset()
             cell.emit(StoreGlobalVector(x.tensor.name, offset, array, first, 2) if together else
                       StoreGlobal(x.tensor.name, offset, Element(array, x.tensor.element.compute, int32(first + e))))
-            scope.emit(*under(both(line.inside, self.columns.inside(at)), cell.body))
+            scope.emit(*under(both(line.inside, line.written, self.columns.inside(at)), cell.body))
 
     def end(self, scope: Emitter) -> None:
         """Shared memory stays until its last box has been read."""

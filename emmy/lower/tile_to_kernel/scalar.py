@@ -34,7 +34,7 @@ from emmy.lower.tile_to_kernel.twist import RECIPES
 Building = Generator["Building", Expr, Expr]    # see `unwound`
 
 VECTOR_BYTES = 16
-TILED = "contraction", "convolution", "twist"       # forms whose tiles compute every fold
+TILED = "contraction", "convolution", "layered", "twist"       # forms whose tiles compute every fold
 REACH = 2 ** 31 - 2 ** 24   # the largest index that i32 counts to: a tile or a step beyond it still fits
 
 

@@ -17,6 +17,7 @@ from emmy.lower.torch_to_tensor import (
     attention,
     bits,
     factories,
+    grouped,
     indexing,
     linear_algebra,
     losses,
@@ -31,8 +32,8 @@ from emmy.lower.torch_to_tensor import (
 )
 from emmy.lower.torch_to_tensor.registry import LOWERINGS
 
-FAMILIES = (pointwise, bits, reductions, views, linear_algebra, attention, normalisation, indexing, scattering, ordering, pooling,
-            resampling, losses, factories)
+FAMILIES = (pointwise, bits, reductions, views, linear_algebra, grouped, attention, normalisation, indexing, scattering, ordering,
+            pooling, resampling, losses, factories)
 _ROLES: dict[str, tir.Role] = {"input": "input", "load": "weight", "constant": "constant"}
 
 
