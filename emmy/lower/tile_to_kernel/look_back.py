@@ -6,13 +6,17 @@ runs; its first warp publishes the tile's product, then combines what the 32 til
 knows the product of all up to and with itself; then it publishes its own.  How many tiles that takes is a matter of time, and so is where
 the parentheses stand: sums of floats may differ from one launch to the next by their rounding.
 
-Row: WORK=t<threads>,TILE=v<width>,REDUCE=scan,STAGE=lookback.  A tile is 32 warps' runs of `width`, whatever the number of threads; the
-width divides the length of a piece, and a tile's runs beyond it are neutral.  The elements have 4 bytes.
-Scratch: a word for the tickets and one a tile.  Shared bytes: 4 for each of 32 warps' runs, the carry, and the ticket.
+What a tile waits for is as many words as there are tiles, 32 to a look, so that long tiles spread sooner how much comes before them.
+
+Row: WORK=t<threads>,TILE=v<width>x<runs>,REDUCE=scan,STAGE=lookback.  A thread has so many runs of `width`, for each of which a tile's warps
+lie side by side; all warps together have 32 runs or a multiple.  The width divides the length of a piece, and runs beyond it are neutral.
+The elements have 4 bytes.
+Scratch: a word for the tickets and one a tile.  Shared bytes: 4 for each run of a warp, the carry, and the ticket.
 """
 
 from __future__ import annotations
 
+import re
 from math import prod
 
 from emmy.instructions.barrier import Barrier
@@ -39,16 +43,17 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of a scan along the axis `schedule.columns`; IRError where the kernel is none or the row does not fit."""
     (fold, length), (column,) = scanned(kernel, schedule.columns), schedule.columns
     row, unit = schedule.row, neutral(fold)[0]
-    threads, width = row.threads, int(row.tile.removeprefix("v") or 1)
-    if threads % WARP or WARP * WARP % threads or length % width or len(kernel.folds) > 1 or unit.dtype not in (dt.f32, dt.i32):
+    threads, (width, rounds) = row.threads, shape(row)
+    whole = threads % WARP == 0 and threads <= WARP * WARP and rounds > 0 and threads * rounds % (WARP * WARP) == 0 and length % width == 0
+    if not whole or len(kernel.folds) > 1 or unit.dtype not in (dt.f32, dt.i32):
         raise IRError(f"{kernel.name}: row {row}: a scan that looks back is of elements of 4 bytes, with no fold beside it, and spelled "
-                      f"WORK=t256,TILE=v4,REDUCE=scan,STAGE=lookback, its width dividing {length}")
+                      f"WORK=t256,TILE=v4x8,REDUCE=scan,STAGE=lookback, its width dividing {length}")
     scope, operator = Emitter(kernel), MONOIDS[fold.recipe].operator
     warps, step = threads // WARP, threads * width
-    size, rounds, pieces = WARP * WARP * width, WARP // warps, kernel.extents[column] // length
+    size, pieces = step * rounds, kernel.extents[column] // length
     tiles, sequences = -(-length // size), pieces * prod(kernel.extents[a] for a in schedule.rows)
     ticket, carried, totals = (SharedBuffer(scope.name(n), e, k) for n, e, k in (
-        ("ticket", dt.i32, 1), ("carry", unit.dtype, 1), ("totals", unit.dtype, WARP)))
+        ("ticket", dt.i32, 1), ("carry", unit.dtype, 1), ("totals", unit.dtype, warps * rounds)))
     status = GlobalBuffer(scope.name("status") + "_", dt.i64, 1 + sequences * tiles, "scratch")
 
     taken, number = Var(scope.name("n"), dt.i32), Var(scope.name("n"), dt.i32)
@@ -72,7 +77,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
         scope.emit(If(lane == WARP - 1, (StoreShared(totals.name, warp + k * warps, sum_),)))
     scope.emit(Barrier())
     first_warp = scope.child()
-    look(first_warp, status.name, 1 + sequence * tiles, place, totals.name, carried.name, operator, unit, lane)
+    look(first_warp, status.name, 1 + sequence * tiles, place, totals, carried.name, operator, unit, lane)
     scope.emit(If(warp == 0, tuple(first_warp.body)), Barrier())
     carry = Var(scope.name("c"), unit.dtype)
     scope.emit(LoadShared(carry, carried.name, int32(0)))
@@ -85,6 +90,12 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
         put(write, fold, column, begin + firsts[k], width, own, operator, offset)
         scope.emit(*under(guards[k], write.body))
     return finish(kernel, scope, (sequences * tiles, 1, 1), threads, (ticket, carried, totals), own=(status,))
+
+
+def shape(row: tile.Row) -> tuple[int, int]:
+    """Elements of a run, and runs of a thread, of a row that looks back; none where it is spelled otherwise."""
+    found = re.fullmatch(r"v(\d+)x(\d+)", row.tile)
+    return (int(found[1]), int(found[2])) if found else (1, 0)
 
 
 def read(scope: Emitter, fold: tile.Fold, first: Expr, guard: Expr | None, width: int, operator: str) -> str:
@@ -112,14 +123,20 @@ def lanes_before(scope: Emitter, sum_: Var, operator: str, lane: Expr) -> Var:
     return previous
 
 
-def look(scope: Emitter, status: str, first: Expr, place: Expr, totals: str, carried: str, operator: str, unit: Expr, lane: Expr) -> None:
-    """What one warp does: each of the 32 `totals` becomes what comes before it in the tile, and `carried` what comes before the tile.
-    The words of the tile's sequence begin at `first`."""
-    own = Var(scope.name("o"), unit.dtype)
-    scope.emit(LoadShared(own, totals, lane))
-    total = scope.declare("w", own)
+def look(scope: Emitter, status: str, first: Expr, place: Expr, totals: SharedBuffer, carried: str, operator: str, unit: Expr,
+         lane: Expr) -> None:
+    """What one warp does: each of the `totals`, a multiple of 32, becomes what comes before it in the tile, and `carried` what comes before
+    the tile.  The words of the tile's sequence begin at `first`."""
+    each = totals.length // WARP
+    own = [Var(scope.name("o"), unit.dtype) for _ in range(each)]
+    scope.emit(*(LoadShared(o, totals.name, lane * each + k) for k, o in enumerate(own)))
+    upto: list[Expr] = [own[0]]
+    for o in own[1:]:
+        upto.append(scope.let("u", Apply(operator, (upto[-1], o))))
+    total = scope.declare("w", upto[-1])
     previous = lanes_before(scope, total, operator, lane)
-    scope.emit(StoreShared(totals, lane, Apply("select", (lane == 0, unit, previous))))
+    before = scope.let("b", Apply("select", (lane == 0, unit, previous)))
+    scope.emit(*(StoreShared(totals.name, lane * each + k, Apply(operator, (before, upto[k - 1])) if k else before) for k in range(each)))
     last = lane == WARP - 1
     kind = Apply("select", (place == 0, int32(ALL), int32(OWN)))
     scope.emit(If(last, (Publish(status, first + place, kind, total),)))

@@ -18,7 +18,7 @@ from emmy.ir import kernel_parser, kernel_text
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
 from emmy.ir.index import Ax
-from emmy.ir.kernel_ir import Block, Kernel, Stmt, int32, walk
+from emmy.ir.kernel_ir import Apply, Block, Kernel, Stmt, int32, walk
 from emmy.ir.node import IRError
 from emmy.lower import kernel_to_cuda
 from emmy.lower.tile_to_kernel import look_back
@@ -29,25 +29,27 @@ from tests.lower.tile_to_kernel.test_scan import ROWS, scans
 Change = Callable[[Stmt], Stmt | None]
 
 
-def row(threads: int, width: int) -> tile.Schedule:
-    return schedule("scan", f"WORK=t{threads},TILE=v{width},REDUCE=scan,STAGE=lookback", (0,), (2,))
+def row(threads: int, width: int, runs: int) -> tile.Schedule:
+    return schedule("scan", f"WORK=t{threads},TILE=v{width}x{runs},REDUCE=scan,STAGE=lookback", (0,), (2,))
 
 
-@pytest.mark.parametrize("threads, width, n", [(1024, 1, 5000), (256, 1, 1024), (512, 2, 9000), (128, 4, 12292), (1024, 1, 37)])
-def test_sums_and_maxima_up_to_a_point(threads: int, width: int, n: int) -> None:
+@pytest.mark.parametrize("threads, width, runs, n", [
+    (1024, 1, 1, 5000), (256, 1, 4, 1024), (512, 2, 2, 9000), (128, 4, 8, 12292), (1024, 1, 1, 37), (256, 1, 16, 9000), (192, 2, 16, 12292),
+    (1024, 1, 4, 37)])
+def test_sums_and_maxima_up_to_a_point(threads: int, width: int, runs: int, n: int) -> None:
     """Of tiles that divide the rows and tiles that do not."""
     for monoid, right in (("add", np.add), ("max", np.maximum)):
         k = scans(n, monoid)
         x, y = (v.astype(np.float64) for v in random(k).values())
-        made = look_back.lower(k, row(threads, width))
+        made = look_back.lower(k, row(threads, width, runs))
         np.testing.assert_allclose(run(k, made, random(k)), 2 * right.accumulate(x, 1) + y, rtol=1e-4, atol=1e-4)
 
 
-def whole(n: int) -> tuple[tile.Kernel, Kernel]:
+def whole(n: int, shape: str = "WORK=t1024,TILE=v1x1") -> tuple[tile.Kernel, Kernel]:
     """Sums of whole numbers, which are the same in any order, and their kernel."""
     t = tensors(dt.i32, x=(n,))
     k = kernel(loop.Scan("add", 1, Ax(2), load(t, "x", 1)), (2,), {1: n, 2: n}, t, dt.i32)
-    return k, look_back.lower(k, schedule("scan", "WORK=t1024,REDUCE=scan,STAGE=lookback", (), (2,)))
+    return k, look_back.lower(k, schedule("scan", f"{shape},REDUCE=scan,STAGE=lookback", (), (2,)))
 
 
 def sums(made: Kernel, n: int, seed: int) -> bool:
@@ -70,7 +72,8 @@ def test_pieces_of_an_axis() -> None:
     within = loop.Scan("add", 1, ix.mod(Ax(2), piece), load(t, "x", 0, ix.add(start, Ax(1))))
     k = kernel(op("mul", within, number(3)), (0, 2), {0: ROWS, 1: piece, 2: n}, t)
     x = random(k)["x"].astype(np.float64).reshape(ROWS, -1, piece)
-    np.testing.assert_allclose(run(k, look_back.lower(k, row(1024, 1)), random(k)), 3 * x.cumsum(2).reshape(ROWS, n), rtol=1e-4, atol=1e-3)
+    made = look_back.lower(k, row(1024, 1, 1))
+    np.testing.assert_allclose(run(k, made, random(k)), 3 * x.cumsum(2).reshape(ROWS, n), rtol=1e-4, atol=1e-3)
 
 
 def changed(made: Kernel, change: Change) -> Kernel:
@@ -102,6 +105,13 @@ def all_too_soon(s: Stmt) -> Stmt | None:
     return s.replace(flag=int32(look_back.ALL)) if isinstance(s, Publish) else s
 
 
+def early_runs_alone(s: Stmt) -> Stmt | None:
+    """Of the runs that a lane of the first warp adds up, later ones lack the lanes before."""
+    if isinstance(s, StoreShared) and s.buffer.startswith("totals") and isinstance(s.value, Apply) and s.value.op == "add":
+        return s.replace(value=s.value.args[1])
+    return s
+
+
 def silent(s: Stmt) -> Stmt | None:
     return None if isinstance(s, Publish) else s
 
@@ -125,33 +135,38 @@ def test_planted_faults() -> None:
     assert fails(changed(made, silent), n) == {"deadlock"}
     assert "numbers" in fails(changed(made, all_too_soon), n)
     assert fails(changed(made, never_all), n) == set()       # slow, but right: looks back to the first tile
+    _, made = whole(n, "WORK=t256,TILE=v1x16")
+    assert fails(made, n) == set()
+    assert fails(changed(made, early_runs_alone), n) == {"numbers"}
 
 
 def test_the_rules_admit_it_where_rounding_may_differ() -> None:
     def rows(k: tile.Kernel, math: str) -> set[str]:
         return {str(s.row) for s in schedules(k, "sm_90a", math) if s.row.stage == "lookback"}
 
-    assert "WORK=t256,TILE=v4,REDUCE=scan,STAGE=lookback" in rows(scans(4096), "fast")
+    assert "WORK=t256,TILE=v4x16,REDUCE=scan,STAGE=lookback" in rows(scans(4096), "fast")
     assert not rows(scans(4096), "exact")
     t = tensors(dt.i64, x=(ROWS, 4096))
     assert not rows(kernel(loop.Scan("add", 1, Ax(2), load(t, "x", 0, 1)), (0, 2), {0: ROWS, 1: 4096, 2: 4096}, t, dt.i64), "fast")
 
 
-@pytest.mark.parametrize("wrong", ["WORK=t96,REDUCE=scan,STAGE=lookback", "WORK=t64,TILE=v4,REDUCE=scan,STAGE=lookback"])
+@pytest.mark.parametrize("wrong", ["WORK=t96,TILE=v1x8,REDUCE=scan,STAGE=lookback", "WORK=t64,TILE=v4x16,REDUCE=scan,STAGE=lookback",
+                                   "WORK=t1024,TILE=v1,REDUCE=scan,STAGE=lookback", "WORK=t2048,TILE=v1x1,REDUCE=scan,STAGE=lookback"])
 def test_a_row_that_does_not_fit(wrong: str) -> None:
     with pytest.raises(IRError, match="looks back"):
         look_back.lower(scans(37), schedule("scan", wrong, (0,), (2,)))
 
 
 def test_its_text_reads_back() -> None:
-    made = look_back.lower(scans(5000), row(256, 2))
+    made = look_back.lower(scans(5000), row(256, 2, 8))
     assert kernel_parser.parse(kernel_text.show(made)) is made
     assert sum(isinstance(s, Publish) for s in walk(made.body)) == 2
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
-@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "sm_89", "sm_120"])
 def test_nvcc_takes_it_without_spills(target: str) -> None:
-    made = [look_back.lower(scans(1 << 16).replace(name=f"scan_{t}_{v}"), row(t, v)) for t, v in ((128, 4), (256, 4), (512, 8))]
+    made = [look_back.lower(scans(1 << 16).replace(name=f"scan_{of[0]}_{of[1]}"), row(*of))
+            for of in ((128, 4, 8), (256, 4, 16), (512, 4, 8), (512, 8, 2))]
     reports = build(kernel_to_cuda.emit_module(made), target).functions
-    assert len(reports) == 3 and not any(r.spill_bytes for r in reports.values())
+    assert len(reports) == 4 and not any(r.spill_bytes for r in reports.values())
