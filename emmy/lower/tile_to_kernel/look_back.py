@@ -9,7 +9,7 @@ the parentheses stand: sums of floats may differ from one launch to the next by 
 What a tile waits for is as many words as there are tiles, 32 to a look, so that long tiles spread sooner how much comes before them.
 
 Row: WORK=t<threads>,TILE=v<width>x<runs>,REDUCE=scan,STAGE=lookback.  A thread has so many runs of `width`, for each of which a tile's warps
-lie side by side; all warps together have 32 runs or a multiple.  The width divides the length of a piece, and runs beyond it are neutral.
+lie side by side; all warps together have 32 runs or a multiple.  The width divides the length of a piece; runs beyond it are neutral.
 The elements have 4 bytes.
 Scratch: a word for the tickets and one a tile.  Shared bytes: 4 for each run of a warp, the carry, and the ticket.
 """
