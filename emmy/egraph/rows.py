@@ -122,7 +122,8 @@ class Reader:
         if name == "ScanRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan")
         if name == "LookBackRow":
-            return tile.Row(f"t{number(args[0])}", f"v{number(args[1])}x{number(args[2])}", "scan", "lookback")
+            threads, width, runs = map(number, args[1:])
+            return tile.Row(f"t{threads}", f"v{width}x{runs}", "scan", self.engine.value_to_string(args[0]))
         if name == "StagedRow":
             rows, lanes, width = map(number, args)
             return tile.Row(f"t{rows}x{lanes}", _width(width), "coop", "smem")

@@ -176,7 +176,7 @@ def resident(census: Census, schedule: tile.Schedule) -> Features:
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:
     """What a scan by the threads of a block does: tile after tile, a barrier each."""
-    if schedule.row.stage == "lookback":
+    if schedule.row.stage.startswith("lookback"):
         return look_back(census, schedule)
     kernel, threads, width = census.kernel, schedule.row.threads, width_of(schedule.row)
     (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
@@ -206,6 +206,7 @@ def look_back(census: Census, schedule: tile.Schedule) -> Features:
     work = elements * each + blocks * (threads * rounds * 20 + 32 * 80)
     loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
     l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
-    waiting = 1.0 + 1200 / size       # tiles wait for those before them, and ask for their words again and again
+    # tiles wait for those before them, and ask for their words again and again: so much of a tile's time, or half where all warps look
+    waiting = 1.0 + (600 if schedule.row.stage.endswith("/all") else 1200) / size
     return Features(waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 32 + rounds * (2 + width),
-                    threads * rounds // 8 + 32, 2.5, 4, in_flight(census, width) * min(rounds, 4))
+                    threads * rounds // 8 + threads // 2 + 32, 2.5, 4, in_flight(census, width) * min(rounds, 4))
