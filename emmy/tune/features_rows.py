@@ -208,5 +208,6 @@ def look_back(census: Census, schedule: tile.Schedule) -> Features:
     l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
     # tiles wait for those before them, and ask for their words again and again: so much of a tile's time, or half where all warps look
     waiting = 1.0 + (600 if schedule.row.stage.endswith("/all") else 1200) / size
-    return Features(waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 32 + rounds * (2 + width),
+    gaps = 1.06 if width * max(t.element.bytes for t in (*kernel.tensors, *kernel.outputs)) > 16 else 1.0
+    return Features(gaps * waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 24 + rounds * (1 + width),
                     threads * rounds // 8 + threads // 2 + 32, 2.5, 4, in_flight(census, width) * min(rounds, 4))
