@@ -128,8 +128,18 @@ def summed(v: Value) -> bool:
     return isinstance(v, loop.Apply) and (v.op in ("add", "sub") or v.op == "select" and any(map(summed, v.args[1:])))
 
 
+def quotients(x: Ix) -> int:
+    """How many quotients and remainders an index has."""
+    match x:
+        case ix.IxAdd(a, b): return quotients(a) + quotients(b)
+        case ix.IxMul(a, _): return quotients(a)
+        case ix.IxDiv(a, _) | ix.IxMod(a, _): return 1 + quotients(a)
+    return 0
+
+
 class Order:
-    """The order of canonical forms: fewer products of sums, then fewer operations, then fewer of them inside reductions, then content."""
+    """The order of canonical forms: fewer products of sums, then fewer operations, quotients and remainders of indices among them, then
+    fewer of them inside reductions, then content."""
 
     def __init__(self, region: Region):
         self.extents = region.extents
@@ -148,6 +158,7 @@ class Order:
             folded, size, inside = sum(k[0] for k in below), sum(k[1] for k in below), sum(k[2] for k in below)
             of_sums = any(map(summed, v.operands))
             linear = isinstance(v, loop.Apply) and v.op in ("mul", "div") or isinstance(v, loop.Reduce) and v.monoid == "add"
+            size += sum(map(quotients, v.point)) if isinstance(v, loop.Load) else 0
             self.known[v] = Rank((folded + (linear and of_sums), size + 1, inside + (size if v.binds is not None else 0)), self, v)
 
     def text(self, v: Value) -> tuple[str, str]:

@@ -21,9 +21,10 @@ def options(pins: tile.Row) -> list[str]:
     """Facts that put a pinned row on the menu, should it not be there."""
     out = [f"(ThreadsOption {t})" for t in re.findall(r"^t(\d+)$", pins.work)]
     out += [f"(WarpsOption {w})" for w in re.findall(r"^w(\d+)$", pins.work)]
-    out += [f"(WidthOption {v})" for v in re.findall(r"^v(\d+)$", pins.tile)]
+    out += [f"(WidthOption {v})" for v in re.findall(r"^v(\d+)(?:x\d+)?$", pins.tile)]
     row = f"{pins.work} {pins.tile}"
     out += [f"(TransposeOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) (\d+)x(\d+)$", row)]
+    out += [f"(LookBackOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+) v\d+x(\d+)$", row)]
     out += [f"(StagedRowsOption {' '.join(numbers)})" for numbers in re.findall(r"^t(\d+)x(\d+) (?:v\d+)?$", row)]
     out += [f"(ClusterStripOption {' '.join((*numbers[2:], *numbers[:2]))})"
             for numbers in re.findall(r"^t(\d+)x(\d+)/c(\d+) (?:v\d+)?$", row)]
@@ -119,8 +120,11 @@ class Reader:
             return tile.Row(work, _width(width), how, "reg" if runs else "")
         if name == "KeptRow":
             return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "coop", "smem")
-        if name in ("ScanRow", "LookBackRow"):
-            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan", "lookback" if name == "LookBackRow" else "")
+        if name == "ScanRow":
+            return tile.Row(f"t{number(args[0])}", _width(number(args[1])), "scan")
+        if name == "LookBackRow":
+            threads, width, runs = map(number, args[1:])
+            return tile.Row(f"t{threads}", f"v{width}x{runs}", "scan", self.engine.value_to_string(args[0]))
         if name == "StagedRow":
             rows, lanes, width = map(number, args)
             return tile.Row(f"t{rows}x{lanes}", _width(width), "coop", "smem")

@@ -13,6 +13,7 @@ from emmy.ir import tile_ir as tile
 from emmy.ir.loop_ir import Value
 from emmy.lower.tile_to_kernel.address import by_runs, usual_step
 from emmy.lower.tile_to_kernel.cross import meeting
+from emmy.lower.tile_to_kernel.look_back import shape
 from emmy.lower.tile_to_kernel.scan import scanned
 from emmy.lower.tile_to_kernel.staged_rows import HELD, pitch, row_tensors
 from emmy.lower.tile_to_kernel.strip import strip_loads
@@ -175,9 +176,9 @@ def resident(census: Census, schedule: tile.Schedule) -> Features:
 
 def scan(census: Census, schedule: tile.Schedule) -> Features:
     """What a scan by the threads of a block does: tile after tile, a barrier each."""
-    kernel, threads, width = census.kernel, schedule.row.threads, width_of(schedule.row)
-    if schedule.row.stage == "lookback":
+    if schedule.row.stage.startswith("lookback"):
         return look_back(census, schedule)
+    kernel, threads, width = census.kernel, schedule.row.threads, width_of(schedule.row)
     (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
     elements = census.size(kernel.outer)
     tiles, blocks = ceil(length / (threads * width)), elements // length
@@ -197,14 +198,16 @@ def scan(census: Census, schedule: tile.Schedule) -> Features:
 
 def look_back(census: Census, schedule: tile.Schedule) -> Features:
     """What a scan does whose tiles have a block each: one read and one write, a look at the tiles before, and three barriers."""
-    kernel, threads, width = census.kernel, schedule.row.threads, width_of(schedule.row)
+    kernel, threads, (width, rounds) = census.kernel, schedule.row.threads, shape(schedule.row)
     (column,), (fold, length) = schedule.columns, scanned(kernel, schedule.columns)
-    elements, rounds = census.size(kernel.outer), 1024 // threads
-    blocks = elements // length * ceil(length / (1024 * width))
+    elements, size = census.size(kernel.outer), threads * width * rounds
+    blocks = elements // length * ceil(length / size)
     each = sum(slots(v) for v in loop.walk((*fold.lifts, *kernel.results))) + 3 + 4 / width
     work = elements * each + blocks * (threads * rounds * 20 + 32 * 80)
     loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
     l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
-    waiting = 1.3       # tiles wait for those before them, and ask for their words again and again
-    return Features(waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 32 + rounds * (3 + width), 256, 2.5, 4,
-                    in_flight(census, width) * min(rounds, 4))
+    # tiles wait for those before them, and ask for their words again and again: so much of a tile's time, or half where all warps look
+    waiting = 1.0 + (600 if schedule.row.stage.endswith("/all") else 1200) / size
+    gaps = 1.06 if width * max(t.element.bytes for t in (*kernel.tensors, *kernel.outputs)) > 16 else 1.0
+    return Features(gaps * waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 24 + rounds * (1 + width),
+                    threads * rounds // 8 + threads // 2 + 32, 2.5, 4, in_flight(census, width) * min(rounds, 4))

@@ -83,6 +83,8 @@ def examples(program: Program) -> Mapping[str, Drawn]:
     for seed, (name, x) in enumerate(program.captured.tensors.items()):
         values = x if isinstance(x, np.ndarray) else x.detach()
         drawn[name] = draw(tuple(x.shape), element_of(x), to_numpy(values.reshape(-1)), seed)
+    read = {t.name for k in program.choice.program.kernels for t in k.tensors}
     for seed, kernel in enumerate(program.choice.program.kernels, len(drawn)):
-        drawn |= {t.name: x for t, x in zip(kernel.outputs, imagine(kernel, drawn, seed), strict=True)}
+        if any(t.name in read for t in kernel.outputs):
+            drawn |= {t.name: x for t, x in zip(kernel.outputs, imagine(kernel, drawn, seed), strict=True)}
     return drawn

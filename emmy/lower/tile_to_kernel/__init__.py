@@ -43,7 +43,7 @@ def lower(kernel: tile.Kernel) -> kernel_ir.Kernel:
         return resident.lower(kernel, kernel.schedule)
     if kernel.schedule.form == "fold" and kernel.schedule.row.stage == "smem" and "x" in kernel.schedule.row.work:
         return staged_rows.lower(kernel, kernel.schedule)
-    if kernel.schedule.row.stage == "lookback":
+    if kernel.schedule.row.stage.startswith("lookback"):
         forms |= {"scan": look_back.lower}
     if kernel.schedule.row.tile.startswith("mma"):
         forms |= {"contraction": tensor_core.lower, "twist": tensor_twist.lower}

@@ -6,14 +6,21 @@ runs; its first warp publishes the tile's product, then combines what the 32 til
 knows the product of all up to and with itself; then it publishes its own.  How many tiles that takes is a matter of time, and so is where
 the parentheses stand: sums of floats may differ from one launch to the next by their rounding.
 
-Row: WORK=t<threads>,TILE=v<width>,REDUCE=scan,STAGE=lookback.  A tile is 32 warps' runs of `width`, whatever the number of threads; the
-width divides the length of a piece, and a tile's runs beyond it are neutral.  The elements have 4 bytes.
-Scratch: a word for the tickets and one a tile.  Shared bytes: 4 for each of 32 warps' runs, the carry, and the ticket.
+A look takes as long as the second-level cache takes to answer.  Long tiles need fewer of them, and so does a block all of whose warps look,
+each at 32 tiles further back (STAGE=lookback/all).
+
+Row: WORK=t<threads>,TILE=v<width>x<runs>,REDUCE=scan,STAGE=lookback.  A thread has so many runs of `width`, and for each of them the warps
+of a tile lie side by side; all warps together have 32 runs or a multiple.  The width divides the length of a piece; runs beyond it are
+neutral.  The elements have 4 bytes.
+Scratch: a word for the tickets and one a tile.  Shared bytes: 4 for each run of a warp, the carry, and the ticket; 16 for each warp that
+looks beside others.
 """
 
 from __future__ import annotations
 
+import re
 from math import prod
+from typing import NamedTuple
 
 from emmy.instructions.barrier import Barrier
 from emmy.instructions.control import If, While
@@ -39,16 +46,16 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     """The Kernel IR of a scan along the axis `schedule.columns`; IRError where the kernel is none or the row does not fit."""
     (fold, length), (column,) = scanned(kernel, schedule.columns), schedule.columns
     row, unit = schedule.row, neutral(fold)[0]
-    threads, width = row.threads, int(row.tile.removeprefix("v") or 1)
-    if threads % WARP or WARP * WARP % threads or length % width or len(kernel.folds) > 1 or unit.dtype not in (dt.f32, dt.i32):
+    threads, (width, rounds) = row.threads, shape(row)
+    whole = threads % WARP == 0 and threads <= WARP * WARP and rounds > 0 and threads * rounds % (WARP * WARP) == 0 and length % width == 0
+    if not whole or len(kernel.folds) > 1 or unit.dtype not in (dt.f32, dt.i32):
         raise IRError(f"{kernel.name}: row {row}: a scan that looks back is of elements of 4 bytes, with no fold beside it, and spelled "
-                      f"WORK=t256,TILE=v4,REDUCE=scan,STAGE=lookback, its width dividing {length}")
+                      f"WORK=t256,TILE=v4x8,REDUCE=scan,STAGE=lookback, its width dividing {length}")
     scope, operator = Emitter(kernel), MONOIDS[fold.recipe].operator
     warps, step = threads // WARP, threads * width
-    size, rounds, pieces = WARP * WARP * width, WARP // warps, kernel.extents[column] // length
+    size, pieces = step * rounds, kernel.extents[column] // length
     tiles, sequences = -(-length // size), pieces * prod(kernel.extents[a] for a in schedule.rows)
-    ticket, carried, totals = (SharedBuffer(scope.name(n), e, k) for n, e, k in (
-        ("ticket", dt.i32, 1), ("carry", unit.dtype, 1), ("totals", unit.dtype, WARP)))
+    ticket, totals = SharedBuffer(scope.name("ticket"), dt.i32, 1), SharedBuffer(scope.name("totals"), unit.dtype, warps * rounds)
     status = GlobalBuffer(scope.name("status") + "_", dt.i64, 1 + sequences * tiles, "scratch")
 
     taken, number = Var(scope.name("n"), dt.i32), Var(scope.name("n"), dt.i32)
@@ -71,11 +78,8 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
         before.append(lanes_before(scope, sum_, operator, lane))
         scope.emit(If(lane == WARP - 1, (StoreShared(totals.name, warp + k * warps, sum_),)))
     scope.emit(Barrier())
-    first_warp = scope.child()
-    look(first_warp, status.name, 1 + sequence * tiles, place, totals.name, carried.name, operator, unit, lane)
-    scope.emit(If(warp == 0, tuple(first_warp.body)), Barrier())
-    carry = Var(scope.name("c"), unit.dtype)
-    scope.emit(LoadShared(carry, carried.name, int32(0)))
+    tiles_before = Looker(Words(status.name, 1 + sequence * tiles, place), operator, unit, lane, warp)
+    carry, shared = (all_look if row.stage == "lookback/all" else one_looks)(scope, tiles_before, totals, threads)
     for k, (own, previous) in enumerate(zip(runs, before, strict=True)):
         earlier = Var(scope.name("b"), unit.dtype)
         scope.emit(LoadShared(earlier, totals.name, warp + k * warps))
@@ -84,7 +88,13 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
         write = scope.child()
         put(write, fold, column, begin + firsts[k], width, own, operator, offset)
         scope.emit(*under(guards[k], write.body))
-    return finish(kernel, scope, (sequences * tiles, 1, 1), threads, (ticket, carried, totals), own=(status,))
+    return finish(kernel, scope, (sequences * tiles, 1, 1), threads, (ticket, totals, *shared), own=(status,))
+
+
+def shape(row: tile.Row) -> tuple[int, int]:
+    """Elements of a run, and runs of a thread, of a row that looks back; none where it is spelled otherwise."""
+    found = re.fullmatch(r"v(\d+)x(\d+)", row.tile)
+    return (int(found[1]), int(found[2])) if found else (1, 0)
 
 
 def read(scope: Emitter, fold: tile.Fold, first: Expr, guard: Expr | None, width: int, operator: str) -> str:
@@ -112,28 +122,101 @@ def lanes_before(scope: Emitter, sum_: Var, operator: str, lane: Expr) -> Var:
     return previous
 
 
-def look(scope: Emitter, status: str, first: Expr, place: Expr, totals: str, carried: str, operator: str, unit: Expr, lane: Expr) -> None:
-    """What one warp does: each of the 32 `totals` becomes what comes before it in the tile, and `carried` what comes before the tile.
-    The words of the tile's sequence begin at `first`."""
-    own = Var(scope.name("o"), unit.dtype)
-    scope.emit(LoadShared(own, totals, lane))
-    total = scope.declare("w", own)
-    previous = lanes_before(scope, total, operator, lane)
-    scope.emit(StoreShared(totals, lane, Apply("select", (lane == 0, unit, previous))))
-    last = lane == WARP - 1
-    kind = Apply("select", (place == 0, int32(ALL), int32(OWN)))
-    scope.emit(If(last, (Publish(status, first + place, kind, total),)))
-    carry, at = scope.declare("carry", unit), scope.declare("k", place - 1 - lane)
-    more = scope.declare("more", place > 0)
+class Words(NamedTuple):
+    """Where the tiles of a sequence publish: in words of the buffer `status` from `first` on.  The block's is the one of `place`."""
 
+    status: str
+    first: Expr
+    place: Expr
+
+
+class Looker(NamedTuple):
+    """A thread that looks back: at which words, what it combines by and what is neutral, its lane and its warp."""
+
+    words: Words
+    operator: str
+    unit: Expr
+    lane: Expr
+    warp: Expr
+
+    def total(self, scope: Emitter, totals: SharedBuffer) -> Expr:
+        """What one warp does: each of the `totals`, a multiple of 32, becomes what comes before it in the tile; the last lane has the
+        product of all, and publishes it."""
+        (status, first, place), operator, lane = self.words, self.operator, self.lane
+        each = totals.length // WARP
+        own = [Var(scope.name("o"), self.unit.dtype) for _ in range(each)]
+        scope.emit(*(LoadShared(o, totals.name, lane * each + k) for k, o in enumerate(own)))
+        upto: list[Expr] = [own[0]]
+        for o in own[1:]:
+            upto.append(scope.let("u", Apply(operator, (upto[-1], o))))
+        total = scope.declare("w", upto[-1])
+        previous = lanes_before(scope, total, operator, lane)
+        before = scope.let("b", Apply("select", (lane == 0, self.unit, previous)))
+        earlier = [before, *(Apply(operator, (before, x)) for x in upto[:-1])]
+        scope.emit(*(StoreShared(totals.name, lane * each + k, x) for k, x in enumerate(earlier)))
+        kind = Apply("select", (place == 0, int32(ALL), int32(OWN)))
+        scope.emit(If(lane == WARP - 1, (Publish(status, first + place, kind, total),)))
+        return total
+
+    def look(self, scope: Emitter, at: Var) -> tuple[Var, Var]:
+        """What a warp sees whose lanes await the words of tiles `at`, each that of the tile before: the product back to the nearest that
+        knows all before it, and the lane of that one, 32 if none does.  Before the first tile all is known, and neutral."""
+        flag, value = scope.declare("g", int32(ALL)), scope.declare("v", self.unit)
+        seen, found = Var(scope.name("g"), dt.i32), Var(scope.name("v"), self.unit.dtype)
+        await_ = Await(self.words.status, self.words.first + at, seen, found)
+        scope.emit(If(Apply("le", (int32(0), at)), (await_, Assign(flag, seen), Assign(value, found))))
+        return value, self.nearest(scope, flag == ALL, value)
+
+    def nearest(self, scope: Emitter, knows: Expr, value: Var) -> Var:
+        """The first lane that `knows` all before it, 32 if none does; `value` becomes the product of those up to it."""
+        nearest = Var(scope.name("n"), dt.i32)
+        scope.emit(FirstLane(nearest, knows), Assign(value, Apply("select", (Apply("le", (self.lane, nearest)), value, self.unit))))
+        butterfly(scope, self.operator, value, WARP)
+        return nearest
+
+    def publish_all(self, carry: Expr, total: Expr) -> Publish:
+        return Publish(self.words.status, self.words.first + self.words.place, int32(ALL), Apply(self.operator, (carry, total)))
+
+
+def one_looks(outer: Emitter, looker: Looker, totals: SharedBuffer, threads: int) -> tuple[Expr, tuple[SharedBuffer, ...]]:
+    """What comes before the tile, which the first warp finds out, and the shared buffers that this takes."""
+    place, lane, scope = looker.words.place, looker.lane, outer.child()
+    carried = SharedBuffer(outer.name("carry"), looker.unit.dtype, 1)
+    total = looker.total(scope, totals)
+    carry, at, more = scope.declare("carry", looker.unit), scope.declare("k", place - 1 - lane), scope.declare("more", place > 0)
     step = scope.child()
-    flag, value = step.declare("g", int32(ALL)), step.declare("v", unit)
-    seen, found = Var(step.name("g"), dt.i32), Var(step.name("v"), unit.dtype)
-    step.emit(If(Apply("le", (int32(0), at)), (Await(status, first + at, seen, found), Assign(flag, seen), Assign(value, found))))
-    nearest = Var(step.name("n"), dt.i32)       # the lane of the last tile that knows all before it
-    step.emit(FirstLane(nearest, flag == ALL), Assign(value, Apply("select", (Apply("le", (lane, nearest)), value, unit))))
-    butterfly(step, operator, value, WARP)
-    step.emit(Assign(carry, Apply(operator, (value, carry))), Assign(at, at - WARP), Assign(more, nearest == WARP))
-    scope.emit(While(more, tuple(step.body)))
-    scope.emit(If(last & (place > 0), (Publish(status, first + place, int32(ALL), Apply(operator, (carry, total))),)),
-               If(lane == 0, (StoreShared(carried, int32(0), carry),)))
+    value, nearest = looker.look(step, at)
+    step.emit(Assign(carry, Apply(looker.operator, (value, carry))), Assign(at, at - WARP), Assign(more, nearest == WARP))
+    scope.emit(While(more, tuple(step.body)), If((lane == WARP - 1) & (place > 0), (looker.publish_all(carry, total),)),
+               If(lane == 0, (StoreShared(carried.name, int32(0), carry),)))
+    known = Var(outer.name("c"), looker.unit.dtype)
+    outer.emit(If(looker.warp == 0, tuple(scope.body)), Barrier(), LoadShared(known, carried.name, int32(0)))
+    return known, (carried,)
+
+
+def all_look(outer: Emitter, looker: Looker, totals: SharedBuffer, threads: int) -> tuple[Expr, tuple[SharedBuffer, ...]]:
+    """The same, of all warps, each of which looks at 32 tiles further back than the one before it.  Two looks take turns in shared memory,
+    so that one barrier each suffices; that of the first tells all threads the `totals`, too."""
+    (_, _, place), operator, unit, lane, warp = looker
+    warps, element = threads // WARP, unit.dtype
+    whole, parts, ends = (SharedBuffer(outer.name(n), e, k) for n, e, k in (
+        ("whole", element, 1), ("parts", element, 2 * warps), ("ends", dt.i32, 2 * warps)))
+    scope = outer.child()
+    total = looker.total(scope, totals)
+    scope.emit(If(lane == WARP - 1, (StoreShared(whole.name, int32(0), total),)))
+    outer.emit(If(warp == 0, tuple(scope.body)))
+    carry, at = outer.declare("carry", unit), outer.declare("k", place - 1 - Thread())
+    more, turn = outer.declare("more", place >= 0), outer.declare("turn", int32(0))
+    step = outer.child()
+    value, nearest = looker.look(step, at)
+    step.emit(If(lane == 0, (StoreShared(parts.name, turn + warp, value), StoreShared(ends.name, turn + warp, nearest))), Barrier())
+    part, end = Var(step.name("p"), element), Var(step.name("e"), dt.i32)
+    step.emit(LoadShared(part, parts.name, turn + lane % warps), LoadShared(end, ends.name, turn + lane % warps))
+    seen = step.declare("p", Apply("select", (lane < warps, part, unit)))
+    last = looker.nearest(step, (lane < warps) & (end < WARP), seen)
+    step.emit(Assign(carry, Apply(operator, (seen, carry))), Assign(at, at - threads), Assign(more, last == WARP),
+              Assign(turn, warps - turn))
+    product = Var(outer.name("w"), element)
+    publish = LoadShared(product, whole.name, int32(0)), looker.publish_all(carry, product)
+    outer.emit(While(more, tuple(step.body)), If((Thread() == WARP - 1) & (place > 0), publish))
+    return carry, (whole, parts, ends)
