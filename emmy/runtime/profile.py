@@ -45,8 +45,9 @@ def profile(bundle: Path, timeout: float = 120.0) -> tuple[Counters, ...]:
     if ncu is None:
         raise EmmyError("there is no ncu on PATH to count with", "install Nsight Compute, or run without --profile")
     metrics = ",".join([*METRICS, *(STALLS.format(r) for r in REASONS)])
+    # the clocks are those that kernels are timed at
     command = [ncu, "--csv", "--page", "raw", "--metrics", metrics, "--profile-from-start", "off", "--target-processes", "all",
-               sys.executable, "-m", "emmy.runtime.profile", str(bundle)]
+               "--clock-control", "none", sys.executable, "-m", "emmy.runtime.profile", str(bundle)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired as error:
