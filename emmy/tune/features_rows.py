@@ -21,6 +21,7 @@ from emmy.lower.tile_to_kernel.window import vectors, written_out
 from emmy.tune.census import SECTOR, Census, fold_slots, in_flight, slots, width_of
 from extract.cost import Features
 
+AT_A_TIME = 132     # tiles of one sequence that looks back, from which on it is what they wait for that counts
 MESSAGES = 6        # meetings of the warps of a block that an exchange between the blocks of a cluster takes as long as
 
 
@@ -206,8 +207,11 @@ def look_back(census: Census, schedule: tile.Schedule) -> Features:
     work = elements * each + blocks * (threads * rounds * 20 + 32 * 80)
     loads = [*((v, fold.axis) for v in census.loads(fold.lifts)), *((v, column) for v in census.loads(kernel.results))]
     l1 = elements * (sum(census.sectors(v, a, width) for v, a in loads) + sum(t.element.bytes for t in kernel.outputs))
-    # tiles wait for those before them, and ask for their words again and again: so much of a tile's time, or half where all warps look
-    waiting = 1.0 + (600 if schedule.row.stage.endswith("/all") else 1200) / size
+    # tiles wait for those before them, each for the slowest of all that are on their way at one time, and a block that waits reads nothing:
+    # less so small ones, of which more have room.  Where many sequences are on their way it is what a tile does besides that counts
+    alone = ceil(length / size) > AT_A_TIME
+    waiting = 1.3 + threads / 1600 if alone else 1.03 + 1000 / size
+    waiting += 0.01 if schedule.row.stage.endswith("/all") else 0.0
     gaps = 1.06 if width * max(t.element.bytes for t in (*kernel.tensors, *kernel.outputs)) > 16 else 1.0
     return Features(gaps * waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 24 + rounds * (1 + width),
                     threads * rounds // 8 + threads // 2 + 32, 2.5, 4, in_flight(census, width) * min(rounds, 4))

@@ -52,6 +52,14 @@ class GroupRows(RowFragments):
 
 
 @dataclass(frozen=True)
+class AnyRows(GroupRows):
+    """The same of a tile that begins at any row."""
+
+    def inside(self, at: Expr) -> Expr | None:
+        return at < self.extent
+
+
+@dataclass(frozen=True)
 class StripColumns(ColumnFragments):
     """The columns of a lane's sums of a strip, one of those that a tile of `whole` columns is cut into."""
 
@@ -135,7 +143,8 @@ class Result:
         extents, s = self.kernel.extents, self.schedule
         first = scope.let("row", self.start + self.warp * 16 + self.lane // 4)
         self.row, self.column = row, column
-        self.rows = GroupRows(s.rows, prod(extents[a] for a in s.rows), row, first, 32 * self.groups, 2 * self.tiles)
+        self.rows = (AnyRows if self.written else GroupRows)(
+            s.rows, prod(extents[a] for a in s.rows), row, first, 32 * self.groups, 2 * self.tiles)
         self.columns = StripColumns(s.columns, prod(extents[a] for a in s.columns), column, scope.let("column", self.lane % 4 * 2), 4,
                                     self.width // 4, self.whole)
         self.cells = Cells(self.rows, self.columns, dict(self.sums))

@@ -53,6 +53,18 @@ def grouped(m: int, n: int, k: int, layers: int, across: bool = False, out: dt.D
     return kernel(body if out is dt.f32 else loop.Round(out, body), (0, 1), {0: m, 1: n, 2: k}, used, out)
 
 
+def test_what_rows_have_is_read_where_there_are_rows() -> None:
+    """The last tile of the last layer reaches beyond the last row, though tiles divide the rows."""
+    t = tensors(dt.bf16, x=(128, 72), w=(3, 72, 72), r=(128, 72), s=(128,)) | {"e": tile.Tensor("e", (128,), dt.i64)}
+    product = total(2, op("mul", load(t, "x", 0, 2), load(t, "w", IxOf(load(t, "e", 0)), 1, 2)))
+    body = op("add", op("mul", product, load(t, "s", 0)), load(t, "r", 0, 1))
+    for out in (dt.bf16, dt.f32):
+        k = kernel(loop.Round(out, body) if out is dt.bf16 else body, (0, 1), {0: 128, 1: 72, 2: 72}, t, out)
+        x, inputs = wide(k), random(k) | {"e": (np.arange(128) >= 50).astype(np.int64) + (np.arange(128) >= 70)}
+        wanted = np.einsum("mk,mnk->mn", x["x"], x["w"][inputs["e"]]) * x["s"][:, None] + x["r"]
+        close(run(k, made(k, SMALL), inputs), wanted, HALF)
+
+
 def by_column(m: int, n: int, k: int, layers: int) -> tile.Kernel:
     """sum of w[e[n], m, k] x[n, k] over k: the columns ask, which are rows of the tiles."""
     t = tensors(dt.bf16, x=(n, k), w=(layers, m, k)) | {"e": tile.Tensor("e", (n,), dt.i64)}
