@@ -67,13 +67,15 @@ def run(program: Program, apart: bool = False) -> list[Runner]:
     return [saturate.run(s.program, program.math, budget=program.budget, apart=apart) for s in program.stretches]
 
 
-def fixpoint(program: Program) -> str:
-    """What saturation found, as text: stretches, then of each its classes, the rows of each table besides those of the rulebook's facts,
+def fixpoint(program: Program, runners: list[Runner]) -> str:
+    """What saturation found of its stretches, as text: of each its classes, the rows of each table besides those of the rulebook's facts,
     and how often each rule matched."""
-    from emmy.egraph.rulebook import EGraph
+    from emmy.egraph.rulebook import scope
 
-    facts, lines = EGraph("loop").sizes(), list[str]()
-    for stretch, runner in zip(program.stretches, run(program), strict=True):
+    lines = list[str]()
+    with scope("loop") as graph:
+        facts = graph.sizes()
+    for stretch, runner in zip(program.stretches, runners, strict=True):
         sizes = {name: n - facts[name] for name, n in sorted(runner.graph.sizes().items()) if n != facts[name]}
         fired = {name: n for name, n in sorted(runner.graph.fired.items()) if n}
         functions = runner.graph.engine.freeze().functions.values()
@@ -143,7 +145,8 @@ def main(
             CONSOLE.print(Text(), table)
     for name in set(names) & set(COUNTED) if update else ():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        (FOLDER / f"{name}.txt").write_text(fixpoint(PROGRAMS[name]()))
+        program = PROGRAMS[name]()
+        (FOLDER / f"{name}.txt").write_text(fixpoint(program, run(program)))
 
 
 if __name__ == "__main__":

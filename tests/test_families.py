@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from emmy.egraph import saturate
 from emmy.egraph.canonical import forms
+from emmy.egraph.rulebook import scope
 from emmy.pipeline import Program, compile
 from emmy.tune.as_written import as_written
 from emmy.tune.choose import Rows
@@ -26,26 +28,32 @@ def sample(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-def program(family: Family, k: int = 0, math: str = "fast", pins: str = "") -> Program:
-    return compile(family.spellings[k], *(torch.empty(shape) for shape in family.shapes), math=math, pins=pins)
+@functools.lru_cache(maxsize=8)
+def program(family: Family, k: int = 0) -> Program:
+    return compile(family.spellings[k], *(torch.empty(shape) for shape in family.shapes))
 
 
+def each(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Family by family, so that what one test compiles the next finds."""
+    return pytest.mark.parametrize("name", names, scope="module")
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each(FAMILIES)
 def test_all_spellings_have_one_canonical_form(name: str) -> None:
     family = FAMILIES[name]
     found = {"\n".join(forms(program(family, k).region).values()) for k in range(len(family.spellings))}
     assert len(found) == 1 and len(family.spellings) >= 3, "\n\n".join(sorted(found))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each(FAMILIES)
 def test_rewriting_comes_to_a_fixpoint(name: str) -> None:
     family = FAMILIES[name]
-    assert all(saturate.run(program(family, k).loop).settled for k in range(len(family.spellings)))
+    for k in range(len(family.spellings)):
+        with scope("loop") as graph:
+            assert saturate.run(program(family, k).loop, graph=graph).settled
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each(FAMILIES)
 def test_all_spellings_compute_their_function(name: str) -> None:
     family = FAMILIES[name]
     inputs = sample(family.small)
@@ -56,7 +64,7 @@ def test_all_spellings_compute_their_function(name: str) -> None:
             assert (have.double() - want).abs().max() <= TOLERANCE * max(1.0, float(want.abs().max()))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each(FAMILIES)
 def test_what_is_extracted_costs_less_than_what_is_written(name: str) -> None:
     family = FAMILIES[name]
     made = program(family)
@@ -67,7 +75,7 @@ def test_what_is_extracted_costs_less_than_what_is_written(name: str) -> None:
         assert sorted(f.kind for f in made.tile.kernels[-1].folds) == sorted(family.folds)
 
 
-@pytest.mark.parametrize("name", [n for n, family in FAMILIES.items() if family.launches])
+@each(n for n, family in FAMILIES.items() if family.launches)
 def test_results_of_one_input_share_a_launch_however_they_are_spelled(name: str) -> None:
     family = FAMILIES[name]
     for k in range(len(family.spellings)):
@@ -75,7 +83,7 @@ def test_results_of_one_input_share_a_launch_however_they_are_spelled(name: str)
         assert len(made.plan.launches) == family.launches < len(made.plan.outputs)
 
 
-@pytest.mark.parametrize("name", [n for n in ATTENTION if n != "values of a product"])
+@each(n for n in ATTENTION if n != "values of a product")
 def test_attention_is_one_twisted_fold_whatever_is_done_to_its_scores(name: str) -> None:
     (kernel,) = program(ATTENTION[name]).tile.kernels
     assert [f.kind for f in kernel.folds] == ["reduce", "twist"] and kernel.schedule is not None and kernel.schedule.form == "twist"

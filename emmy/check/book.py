@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from emmy.check.pattern import Call, Form, Lit, Term, calls, declarations, form
+from emmy.check.pattern import Call, Form, Lit, Term, Var, calls, declarations, form, variables
 from emmy.egraph.rulebook import EGraph, rule_files
 from emmy.egraph.rulefile import PHASES, Rule, bindings, parse
 
@@ -96,14 +96,18 @@ class Book:
         match term:
             case Lit(value): return "String" if isinstance(value, str) else "i64"
             case Call(name): return self.signature[name][1] if name in self.signature else "Values" if name.startswith("multiset") else ""
+        return self.sorts(among).get(term.name, "")
+
+    def sorts(self, among: Sequence[Call]) -> dict[str, str]:
+        """The sort of each variable in `among`, in the order in which they occur: what the first call says that tells it, or ""."""
+        found = dict.fromkeys(variables(*among), "")
         for call in calls(*among):
-            if call.name in self.signature and term in call.args:
-                return self.signature[call.name][0][call.args.index(term)]
-            if call.name in ("=", "union") and term in call.args:
-                other = call.args[1 - call.args.index(term)]
-                if isinstance(other, Call) and (found := self.sort(other, ())):
-                    return found
-        return ""
+            places = self.signature[call.name][0] if call.name in self.signature else ()
+            for k, x in enumerate(call.args):
+                if isinstance(x, Var) and not found[x.name]:
+                    other = call.args[1 - k] if call.name in ("=", "union") else x
+                    found[x.name] = places[k] if places else self.sort(other, ()) if isinstance(other, Call) else ""
+        return found
 
     def cone(self, forms: Iterable[Form], without: str, kinds: Sequence[str]) -> list[Named]:
         """The rules that the premises of `forms` need: bookkeeping, and what derives their facts and no equality;

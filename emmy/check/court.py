@@ -351,7 +351,9 @@ class Court:
 
 def largest(x: Array) -> float:
     """The largest finite magnitude in `x`."""
-    return float(np.where(np.isfinite(x), np.abs(x.astype(np.float64)), 0).max(initial=0))
+    sizes = np.abs(x.astype(np.float64))
+    most = sizes.max(initial=0)
+    return float(most if np.isfinite(most) else np.where(np.isfinite(sizes), sizes, 0).max(initial=0))
 
 
 def _show(x: Array) -> str:

@@ -82,9 +82,11 @@ def form(rule: Rule) -> Form:
 
 def walk(term: Term) -> Iterator[Term]:
     """The term and every term in it, outermost first."""
-    yield term
-    for arg in term.args if isinstance(term, Call) else ():
-        yield from walk(arg)
+    stack = [term]
+    while stack:
+        yield (t := stack.pop())
+        if isinstance(t, Call):
+            stack += reversed(t.args)
 
 
 def variables(*terms: Term) -> dict[str, None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import ge
+from typing import Any
 
 from emmy.check.book import Book
 from emmy.check.court import Tensor
@@ -18,6 +19,7 @@ from emmy.check.world import Choose, Interval, Mismatch, Seed, World, fraction
 from emmy.egraph.rulefile import Rule
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
+from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS, OPERATORS, TWISTS
 
 AXIS = {("Axis", 0), ("Reduce", 1), ("Scan", 1), ("Pivot", 1), ("Channel", 1), ("Replace", 1), ("PointReplace", 1), ("IndexReplace", 1),
@@ -43,7 +45,20 @@ class Maker(Places):
         self.used: list[Rule] = []
 
     def seed(self, form: Form) -> Seed:
-        """A seed for a rule of this form; Mismatch where the choices did not fit."""
+        """A seed for a rule of this form; Mismatch where the choices did not fit, and then the world is as it was."""
+        known: tuple[dict[str, Any], ...] = self.world.inputs, self.world.definitions, self.world.bodies
+        sizes, pooled = [len(kept) for kept in known], {d: len(terms) for d, terms in self.pool.items()}
+        try:
+            return self._seed(form)
+        except (Mismatch, IRError, IndexError):
+            for kept, size in zip(known, sizes, strict=True):
+                for _ in range(len(kept) - size):
+                    kept.popitem()
+            for d, terms in self.pool.items():
+                del terms[pooled.get(d, 0):]
+            raise
+
+    def _seed(self, form: Form) -> Seed:
         self.env, self.defined, self.params, self.bound, self.used = {}, {}, None, [], []
         premises = self.unfolded(form.premises)
         for p in premises:
@@ -63,8 +78,7 @@ class Maker(Places):
         types = {d for d in named if isinstance(d, Lit)}
         main = dt.named(str(self.choose(sorted(types)).value)) if types else self.choose(MAIN)
         roots = []
-        for x in variables(*premises):
-            sort = self.book.sort(Var(x), premises)
+        for x, sort in self.book.sorts(premises).items():
             if sort in ("Value", "Index", "Point"):
                 roots += [self.term(sort, Var(x), main), *(self.term(sort, d, main) for d in self.defined.get(x, ())[1:])]
         for p in premises:
@@ -244,7 +258,7 @@ class Maker(Places):
         size = self.known(self.sizes.get(str(name), Var("")))
         halves = (dt.bf16, dt.f16) if dtype is dt.f32 and kind == "Input" else ()
         sized = [d for d in dt.DTYPES.values() if d.compute is dtype and isinstance(size, Lit) and d.bytes == size.value]
-        alike = [n for n, t in known.items() if t.element.compute is dtype and len(t.dims) == len(at) and not (whole and t.below is None)
+        alike = [n for n, t in known.items() if len(t.dims) == len(at) and t.element.compute is dtype and not (whole and t.below is None)
                  and (t.element in sized or not isinstance(size, Lit)) and all(map(ge, t.dims, least))]
         if isinstance(done := self.known(name), Lit):
             if done.value not in alike:

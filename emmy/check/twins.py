@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from emmy.egraph.rulebook import EGraph
+from emmy.egraph.rulebook import scope
 from emmy.errors import EmmyError
 
 
@@ -23,11 +23,15 @@ def title(block: str) -> str:
 def firings(ir: str, block: str, extra: Iterable[tuple[str, str]] = (), name: str = "") -> Counter[str]:
     """Run a block in a graph of its own; how often each rule matched.  EmmyError where a check fails; it names the file `name`."""
     fired: Counter[str] = Counter()
-    graph, name = EGraph(ir, extra), name or title(block)
-    graph.files.append((name, block))       # so that an error names its line
-    for output in graph.run(block, name):
-        if hasattr(output, "report"):
-            fired.update(output.report.num_matches_per_rule)
+    name = name or title(block)
+    with scope(ir, extra) as graph:
+        graph.files.append((name, block))       # so that an error names its line
+        try:
+            for output in graph.run(block, name):
+                if hasattr(output, "report"):
+                    fired.update(output.report.num_matches_per_rule)
+        finally:
+            graph.files.pop()
     return fired
 
 

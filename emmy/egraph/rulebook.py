@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ class EGraph:
     A `traced` one also records what each rule matched (`emmy.egraph.recording`): `recorded` are the rules that do.  `apart` gives each
     rule a ruleset of its own, and is then the rule of each."""
 
+    traced = False
+
     def __init__(self, ir: str, extra: Iterable[tuple[str, str]] = (), apart: bool = False, traced: bool = False):
         self.ir, self.engine = ir, bindings().EGraph(no_decomp=True)
         self.fired: dict[str, int] = {}
@@ -155,7 +158,7 @@ class EGraph:
 
     def rulesets_of(self, phase: str, classes: Iterable[str] = ("exact",)) -> list[str]:
         """All rulesets of a phase and these classes, class by class."""
-        return [s for kind in classes for s in self.rulesets if s.startswith(f"{phase}-") and s.endswith(f"-{kind}")]
+        return _rulesets_of(self.rulesets, phase, tuple(classes))
 
     def schedule(self, schedule: str) -> bool:
         """Run an egglog schedule, counting each rule's matches; whether anything changed."""
@@ -166,7 +169,8 @@ class EGraph:
 
     def size(self) -> int:
         """How many rows all tables hold, those of recorded matches not counted: a traced graph has the budget of a plain one."""
-        return sum(n for name, n in self.sizes().items() if not name.startswith(MATCHED))
+        sizes = self.sizes()
+        return sum(n for name, n in sizes.items() if not name.startswith(MATCHED)) if self.traced else sum(sizes.values())
 
     def sizes(self) -> dict[str, int]:
         """How many rows each table holds."""
@@ -181,21 +185,34 @@ class EGraph:
         return True
 
 
+@functools.lru_cache(maxsize=1024)
+def _rulesets_of(rulesets: tuple[str, ...], phase: str, classes: tuple[str, ...]) -> list[str]:
+    return [s for kind in classes for s in rulesets if s.startswith(f"{phase}-") and s.endswith(f"-{kind}")]
+
+
 @functools.lru_cache(maxsize=8)
-def _loaded(ir: str, extra: tuple[tuple[str, str], ...]) -> EGraph:
-    return EGraph(ir, extra)
+def _loaded(ir: str, extra: tuple[tuple[str, str], ...]) -> tuple[EGraph, threading.Lock]:
+    return EGraph(ir, extra), threading.Lock()
 
 
 @contextlib.contextmanager
 def scope(ir: str, extra: Iterable[tuple[str, str]] = ()) -> Iterator[EGraph]:
-    """An e-graph with the rules of one IR that holds what is added to it until the end of a `with` block.  The rules are read once."""
-    graph = _loaded(ir, tuple(extra))
-    graph.run("(push)")
-    graph.fired = {}
+    """An e-graph with the rules of one IR that holds what is added to it until the end of a `with` block.  The rules are read once, which
+    takes longer than to rewrite a small program, and once more where another block uses the graph."""
+    extra = tuple(extra)
+    graph, use = _loaded(ir, extra)
+    if not use.acquire(blocking=False):
+        yield EGraph(ir, extra)
+        return
     try:
-        yield graph
+        graph.run("(push)")
+        graph.fired = {}
+        try:
+            yield graph
+        finally:
+            graph.run("(pop)")
     finally:
-        graph.run("(pop)")
+        use.release()
 
 
 class _Kept:

@@ -7,11 +7,12 @@ of magnitude longer.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable
 
 from emmy.egraph.budget import BUDGET, Budget, Runner, fixpoint
-from emmy.egraph.rulebook import EGraph, math_classes
+from emmy.egraph.rulebook import EGraph, math_classes, scope
 from emmy.egraph.rulefile import parse, without
 from emmy.egraph.terms import Region, decode, encode
 from emmy.errors import EmmyWarning
@@ -38,9 +39,12 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
     and left out: without those phases nothing is found.  Rounds bound the depth of rewriting: their end is told only where a further rule
     grew most."""
     extra = tuple(extra)
-    done = run(program, math, extra, budget, traced=traced, weights=weights)
+    with contextlib.nullcontext(EGraph("loop", extra, traced=True)) if traced else scope("loop", extra) as graph:
+        done = run(program, math, extra, budget, weights=weights, graph=graph)
+        if next(iter(done.over), "") not in INSTANTIATING:
+            region = decode(graph, program, output_axes(program), "real" in math_classes(math), weights)
     if not done.over:
-        return decode(done.graph, program, output_axes(program), "real" in math_classes(math), weights)
+        return region
     overrun, *others = done.over.values()
     mine, own = further(extra), run(program, math, extra, budget, apart=True, weights=weights).rules
     if overrun.phase in INSTANTIATING:
@@ -48,7 +52,6 @@ def saturate(program: loop.Program, math: str = "fast", extra: Iterable[tuple[st
         region = saturate(program, math, [without(overrun.rule, *file) for file in extra], budget, traced, weights)
     else:
         overrun = overrun.blamed(own)
-        region = decode(done.graph, program, output_axes(program), "real" in math_classes(math), weights)
     if overrun.short == "rounds" and overrun.rule not in mine:
         return region
     warnings.warn(EmmyWarning(str(overrun)), stacklevel=2)
@@ -61,10 +64,11 @@ def further(extra: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def run(program: loop.Program, math: str = "fast", extra: Iterable[tuple[str, str]] = (), budget: Budget = BUDGET,
-        apart: bool = False, traced: bool = False, weights: frozenset[str] = frozenset()) -> Runner:
-    """The graph of `program` run through all phases, with the account of it; by rule, and slower, if rules are to run `apart`."""
+        apart: bool = False, weights: frozenset[str] = frozenset(), graph: EGraph | None = None) -> Runner:
+    """The graph of `program` run through all phases, with the account of it; by rule, and slower, if rules are to run `apart`.  `graph`
+    has the rules loaded and nothing else; one is made if it is not given."""
     extra = tuple(extra)
-    graph = EGraph("loop", extra, apart, traced)
+    graph = graph or EGraph("loop", extra, apart)
     graph.run(encode(program, output_axes(program), weights), "<program>")
     runner = Runner(graph, math_classes(math), budget, set(INSTANTIATING) - set(further(extra).values()))
     once, phase = runner.once, runner.phase

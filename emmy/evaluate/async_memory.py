@@ -63,15 +63,14 @@ class AsyncMemory(Memory):
         if (flying := self.reading[at] > 0).any():
             k = self._first(at, flying)
             raise Fault("race", f"element {k} of {self.name} is written while a store or product reads it", w.active(w.mask))
-        for v, readers in enumerate(self.readers):
-            last = readers[at]
-            if last.max(initial=-1) < 0:
-                continue
+        lasts = self.readers[:, at]
+        for v in np.flatnonzero(lasts.reshape(len(lasts), -1).max(axis=1, initial=-1) >= 0):
+            last = lasts[v]
             # no read is -1, at a clock before all that a lane may have seen
             clocks = seen[:, 32 * v:32 * v + 32] // w.span
             known = np.concatenate([clocks, clocks.min(axis=1, keepdims=True), clocks.max(axis=1, keepdims=True)], axis=1)
             if (bad := last // 64 > known[lanes, np.maximum(last, 0) % 64]).any():
-                raise Fault("race", f"element {self._first(at, bad)} of {self.name} is written and read by {w.engine.warp(v)} "
+                raise Fault("race", f"element {self._first(at, bad)} of {self.name} is written and read by {w.engine.warp(int(v))} "
                                     "with nothing that orders them", w.active(w.mask))
 
     @staticmethod

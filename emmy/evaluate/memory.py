@@ -32,8 +32,9 @@ class Memory:
 
     def _locate(self, w: Warp, index: Value, lanes: Mask, width: int | None) -> Array:
         at = w.spread(index).astype(np.int64)
-        bad = (at < 0) | (at > len(self.data) - (width or 1))
-        if width:
+        # a negative one is larger than any without its sign
+        bad = at.view(np.uint64) > np.uint64(len(self.data) - (width or 1)) if len(self.data) >= (width or 1) else np.full(32, True)
+        if width and width > 1:
             bad |= at % width != 0
         if lanes is not None:
             bad &= lanes

@@ -85,7 +85,7 @@ def copies(s: CopyTile | CopyWindows | CopyBulk, machine: Machine, buffer: str, 
            check: Callable[[Warp, int, Sequence[int]], None], read: Callable[[Any, Sequence[int]], Any], mask: Expr | None = None) -> Step:
     """What a statement does whose active threads each ask for `count` elements of a global buffer: `check` faults unless they may begin at
     a place of shared memory with these values of `place`, and `read` has them in the buffer's data.  They go to the blocks of a `mask`."""
-    item, bits = machine.kernel.types[buffer].bytes, int(mask.value) if isinstance(mask, Const) else 0
+    item, bits, stated = machine.kernel.types[buffer].bytes, int(mask.value) if isinstance(mask, Const) else 0, machine.stated(s)
 
     def one(w: Warp, lane: int, start: int, barrier: int, *where: int) -> None:
         check(w, start, where)
@@ -96,7 +96,7 @@ def copies(s: CopyTile | CopyWindows | CopyBulk, machine: Machine, buffer: str, 
             phases = engine.barrier(w, s.barrier, barrier, w.mask, by_engine=True)
             memory = engine.shared[s.target]
             target = memory.engine_write(w, start, count, lane)
-            engine.fly(w, s, phases, count * item, partial(memory.land, target, data))
+            engine.fly(w, stated, phases, count * item, partial(memory.land, target, data))
     return lane_by_lane(machine, (s.index, s.at, *place), one)
 
 

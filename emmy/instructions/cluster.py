@@ -86,9 +86,11 @@ class ArrivePeer(Stmt):
         return [f"emmy_arrive_peer(&{self.barrier}[{spell(self.at)}], {spell(self.rank)});"]
 
     def meaning(self, machine: Machine) -> Step:
+        stated = machine.stated(self)
+
         def one(w: Warp, lane: int, at: int, rank: int) -> None:
             peer = w.engine.peer(w, rank)
-            peer.call(w, self, peer.barrier(w, self.barrier, at, w.mask), lane)
+            peer.call(w, stated, peer.barrier(w, self.barrier, at, w.mask), lane)
         return lane_by_lane(machine, (self.at, self.rank), one)
 
 
@@ -138,10 +140,10 @@ class StoreCluster(_Sent):
                 f"&{self.barrier}[{spell(self.at)}]);"]
 
     def meaning(self, machine: Machine) -> Step:
-        element = machine.kernel.types[self.buffer].numpy
+        element, stated = machine.kernel.types[self.buffer].numpy, machine.stated(self)
 
         def one(w: Warp, lane: int, index: int, rank: int, value: float, at: int) -> None:
-            self.fly(w, lane, index, rank, np.array([value], element), (self.barrier, at))
+            stated.fly(w, lane, index, rank, np.array([value], element), (self.barrier, at))
         return lane_by_lane(machine, (self.index, self.rank, self.value, self.at), one)
 
 
@@ -169,11 +171,11 @@ class StoreClusterVector(_Sent):
     def meaning(self, machine: Machine) -> Step:
         from emmy.evaluate.warp import Fault
 
-        slot = machine.slot(self.array)
+        slot, stated = machine.slot(self.array), machine.stated(self)
 
         def one(w: Warp, lane: int, index: int, rank: int, at: int) -> None:
             if index % 4:
                 raise Fault("bounds", f"4 elements of {self.buffer} from {index} on, which is no multiple of 4", w.active(w.mask))
             values = np.array([w.spread(w.registers[slot].get(w, self.offset + j))[lane] for j in range(4)])
-            self.fly(w, lane, index, rank, values, (self.barrier, at))
+            stated.fly(w, lane, index, rank, values, (self.barrier, at))
         return lane_by_lane(machine, (self.index, self.rank, self.at), one)

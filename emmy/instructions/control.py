@@ -11,7 +11,7 @@ from emmy.instructions.arithmetic import TYPES, at_least, spell
 from emmy.instructions.registers import words
 from emmy.ir import dtype as dt
 from emmy.ir.dtype import DType
-from emmy.ir.kernel_ir import Const, Expr, Register, Scope, Stmt, Var, const, subexpressions
+from emmy.ir.kernel_ir import Const, Expr, Register, Scope, Stmt, Var, subexpressions
 from emmy.ir.node import IRError
 
 if TYPE_CHECKING:
@@ -55,11 +55,12 @@ class For(Stmt):
         return [*(["#pragma unroll"] if self.unroll else []), head, *indented(self.body, types), "}"]
 
     def meaning(self, machine: Machine) -> Step:
-        if self.unroll and all(isinstance(e, Const) for e in (self.start, self.stop, self.step)):
-            values = [{self.var.name: const(self.var.element, k)} for k in self.range]
-            return machine.body(tuple(s.substitute(v) for v in values for s in self.body))
+        bounds = self.start, self.stop, self.step
+        values = [machine.known(e) for e in bounds]
+        if self.unroll and all(v is not None for v in values):
+            return machine.unrolled(self.var, range(*map(int, values)), self.body)
         slot, one = machine.slot(self.var.name), self.var.element.numpy.type
-        start, stop, step = map(machine.value, (self.start, self.stop, self.step))
+        start, stop, step = map(machine.value, bounds)
         body = machine.body(self.body)
 
         def run(w: Warp) -> Iterator[object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from emmy.ir import dtype as dt
 from emmy.ir import operators
@@ -211,18 +211,26 @@ def fold(op: str, *args: Expr) -> Expr:
     if args[0].dtype.kind == "float" or len(args) != 2:
         return made
     x, y = args
-    left, right = (int(a.value) if isinstance(a, Const) else None for a in args)
-    match op, left, right:
-        case ("add" | "xor", 0, _) | ("mul", 1, _) | ("or", 0, _): return y
-        case ("add" | "sub" | "xor", _, 0) | ("mul" | "truncdiv", _, 1) | ("or" | "shl" | "shr", _, 0): return x
-        case ("and", 1, _) if x.dtype is dt.bool_: return y
-        case ("and", _, 1) if x.dtype is dt.bool_: return x
-        case ("mul" | "and", 0, _): return x
-        case ("mul" | "and", _, 0): return y
-        case ("or", 1, _) if x.dtype is dt.bool_: return x
-        case ("or", _, 1) if x.dtype is dt.bool_: return y
-        case "fmod", _, 1: return const(x.dtype, 0)
+    match idle(op, x.dtype, *(int(a.value) if isinstance(a, Const) else None for a in args)):
+        case "left": return x
+        case "right": return y
+        case "zero": return const(x.dtype, 0)
     return made
+
+
+def idle(op: str, element: DType, left: int | None, right: int | None) -> Literal["left", "right", "zero"] | None:
+    """What an operator on two integers or booleans is without computing, given the operands that are constants; None if it computes."""
+    match op, left, right:
+        case ("add" | "xor", 0, _) | ("mul", 1, _) | ("or", 0, _): return "right"
+        case ("add" | "sub" | "xor", _, 0) | ("mul" | "truncdiv", _, 1) | ("or" | "shl" | "shr", _, 0): return "left"
+        case ("and", 1, _) if element is dt.bool_: return "right"
+        case ("and", _, 1) if element is dt.bool_: return "left"
+        case ("mul" | "and", 0, _): return "left"
+        case ("mul" | "and", _, 0): return "right"
+        case ("or", 1, _) if element is dt.bool_: return "left"
+        case ("or", _, 1) if element is dt.bool_: return "right"
+        case "fmod", _, 1: return "zero"
+    return None
 
 
 def _binary(op: str, x: Expr | int, y: Expr | int) -> Expr:

@@ -28,11 +28,12 @@ def _floordiv(x: Any, y: Any) -> Any:
 
 
 def _truncdiv(x: Any, y: Any) -> Any:
-    if not np.issubdtype(np.asarray(x).dtype, np.integer):
+    if np.asarray(x).dtype.kind not in "iu":
         return np.trunc(x / y)
-    y = np.where(y == 0, np.ones_like(y), y)
-    quotient = np.floor_divide(x, y)
-    return quotient + ((quotient * y != x) & ((x < 0) != (y < 0)))
+    if np.any(y == 0):
+        y = np.where(y == 0, np.ones_like(y), y)
+    quotient, below = np.floor_divide(x, y), (x < 0) != (y < 0)
+    return quotient + (below & (quotient * y != x)) if np.any(below) else quotient
 
 
 def _shl(x: Any, y: Any) -> Any:

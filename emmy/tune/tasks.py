@@ -56,8 +56,8 @@ def options(kernel: tile.Kernel, target: str, math: str, gpu: Hardware, pins: st
     kernel = kernel.replace(schedule=None)
     census = Census(kernel)
     found = [Option(s, f, cost.seconds(f, gpu)) for s in schedules(kernel, target, math, pins, extra) for f in (features(census, s),)]
-    return tuple({o.row: o for o in sorted(found, key=lambda o: -o.seconds)}[row] for row in
-                 dict.fromkeys(o.row for o in sorted(found, key=lambda o: o.seconds)))
+    cheapest = {o.row: o for o in sorted(found, key=lambda o: -o.seconds)}
+    return tuple(cheapest[row] for row in dict.fromkeys(o.row for o in sorted(found, key=lambda o: o.seconds)))
 
 
 def tasks(program: Program) -> tuple[Task, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from emmy.check.whole import compared
 from emmy.egraph.budget import Budget
+from emmy.egraph.rulebook import scope
 from emmy.egraph.saturate import run
 from emmy.evaluate.values import Array
 from emmy.ir import loop_ir as loop
@@ -15,5 +16,7 @@ BUDGET = Budget(nodes=4_000, rounds=5)
 
 def judge(program: loop.Program, math: str, arrays: dict[str, Array], extra: Iterable[tuple[str, str]] = ()) -> tuple[int, dict[str, int]]:
     """Saturate `program` and compare; (members compared, firings of each rule).  Raises `Disagreement`."""
-    graph = run(program, math, extra, BUDGET).graph
-    return compared(graph.engine, program, "real" if math == "fast" else "exact", arrays), graph.fired
+    extra = tuple(extra)
+    with scope("loop", extra) as graph:
+        run(program, math, extra, BUDGET, graph=graph)
+        return compared(graph.engine, program, "real" if math == "fast" else "exact", arrays), graph.fired

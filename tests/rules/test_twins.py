@@ -6,6 +6,7 @@ A block runs in a graph of its own with all rules of its IR loaded.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,13 @@ BLOCKS = [
 ]
 
 
+firings = cache(twins.firings)
+
+
 @pytest.mark.parametrize(("ir", "block"), BLOCKS)
 def test_block(ir: str, block: str) -> None:
     assert "(check" in block
-    twins.firings(ir, block)
+    firings(ir, block)
 
 
 @pytest.mark.parametrize("ir", ORDER)
@@ -32,7 +36,7 @@ def test_every_rule_fires_in_a_twin(ir: str) -> None:
     fired: set[str] = set()
     for parameter in BLOCKS:
         if parameter.values[0] == ir:
-            fired |= {rule for rule, count in twins.firings(*parameter.values).items() if count}      # type: ignore[arg-type]
+            fired |= {rule for rule, count in firings(*parameter.values).items() if count}      # type: ignore[arg-type]
     assert {rule.file.split("/")[1] for rule in house(ir)} - files == set(), "rule files without a twin"
     assert {rule.name for rule in house(ir)} - fired == set(), "rules that no twin exercises"
 

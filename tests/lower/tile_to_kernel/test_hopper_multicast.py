@@ -34,11 +34,10 @@ from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.lower.tile_to_kernel import lower
 from emmy.runtime.build import build
-from tests.lower.tile_to_kernel.forms import kernel, load, op, random, run, schedule, tensors, total
+from tests.lower.tile_to_kernel.forms import kernel, load, op, random, run, tensors, total
 from tests.lower.tile_to_kernel.test_contraction import close, matmul
 from tests.lower.tile_to_kernel.test_hopper_shares import changed
 from tests.lower.tile_to_kernel.test_hopper_windows import C, Conv, M, N, P, Q, R, S
-from tests.lower.tile_to_kernel.test_joined import joined, reference, sums
 from tests.lower.tile_to_kernel.test_tensor_core import HALF, gated, lowered, wide
 
 ONE = "WORK=g1x1/ws/m2,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8"
@@ -78,42 +77,8 @@ def test_layouts(left: bool, right: bool) -> None:
             lowered(k, ONE)
 
 
-@pytest.mark.parametrize("element, deep, tolerance", [(dt.f16, "k16_f16_f32/f1x1/k64", 2.0**-11), (dt.tf32, "k8_tf32_f32/f1x1/k32", 1e-6),
-                                                      (dt.e4m3, "k32_e4m3_f32/f1x1/k128", 2.0**-3)])
-def test_types(element: DType, deep: str, tolerance: float) -> None:
-    """Those of a byte give a stage back at once; fp32 is rounded by the copies."""
-    k = matmul(72, 40, 272, right=True, element=dt.f32 if element is dt.tf32 else element)
-    x = {name: dt.rounded(v).astype(np.float64) for name, v in random(k).items()} if element is dt.tf32 else wide(k)
-    close(run(k, lowered(k, ONE.replace("k16_bf16_f32/f1x1/k64", deep)), random(k)), x["a"] @ x["b"].T, tolerance)
-
-
-def test_what_follows_a_product() -> None:
-    """A bias, a value a row and a residual, of tiles beyond the result too."""
-    m, n, k = 150, 72, 136
-    t = tensors(dt.bf16, x=(m, k), w=(n, k), bias=(n,), residual=(m, n)) | tensors(dt.f32, scale=(m,))
-    y = op("add", op("mul", total(2, op("mul", load(t, "x", 0, 2), load(t, "w", 1, 2))), load(t, "scale", 0)), load(t, "bias", 1))
-    body = op("add", op("tanh", y), load(t, "residual", 0, 1))
-    for element, tolerance in ((dt.bf16, HALF), (dt.f32, 1e-5)):
-        made = kernel(body if element is dt.f32 else loop.Round(element, body), (0, 1), {0: m, 1: n, 2: k}, t, element)
-        x = wide(made)
-        z = x["x"] @ x["w"].T * x["scale"][:, None] + x["bias"]
-        close(run(made, lowered(made, STAY), random(made)), np.tanh(z) + x["residual"], tolerance)
-
-
 def test_several_sums() -> None:
     gated(140, 136, ONE, 1e-5)
-
-
-def test_a_batch() -> None:
-    t = tensors(dt.bf16, a=(3, 72, 136), b=(3, 72, 136))
-    made = kernel(total(3, op("mul", load(t, "a", 0, 1, 3), load(t, "b", 0, 2, 3))), (0, 1, 2), {0: 3, 1: 72, 2: 72, 3: 136}, t)
-    x, form = wide(made), lower(made.replace(schedule=schedule("contraction", STAY, (1,), (2,), (0,))))
-    close(run(made, form, random(made)), np.einsum("bmk,bnk->bmn", x["a"], x["b"]))
-
-
-def test_sums_that_are_one() -> None:
-    k = sums(72, 40, (200, 16), bias=True)
-    close(run(k, joined(k, ONE), random(k)), reference(k, False), HALF)
 
 
 def convolved(k: tile.Kernel, pins: str) -> kernel_ir.Kernel:

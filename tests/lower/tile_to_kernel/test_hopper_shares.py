@@ -10,7 +10,7 @@ import pytest
 from emmy.egraph.schedule import candidates, schedules
 from emmy.errors import EmmyError
 from emmy.evaluate.simulate import SimulationError
-from emmy.instructions import ClusterArrive, ClusterWait, ExpectBytes, For, If, InitBarrier, StoreClusterVector, StoreTile, WaitBarrier
+from emmy.instructions import ClusterArrive, ClusterWait, ExpectBytes, For, If, InitBarrier, StoreClusterVector, WaitBarrier
 from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir, kernel_parser, kernel_text
 from emmy.ir import loop_ir as loop
@@ -22,10 +22,10 @@ from emmy.lower import loop_to_tile
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.lower.tile_to_kernel import lower
 from emmy.runtime.build import build
-from tests.lower.tile_to_kernel.forms import kernel, load, op, random, run, runs, schedule, tensors, total
+from tests.lower.tile_to_kernel.forms import kernel, load, op, random, run, runs, tensors, total
+from tests.lower.tile_to_kernel.products import batch, windows
 from tests.lower.tile_to_kernel.test_contraction import close, matmul
 from tests.lower.tile_to_kernel.test_hopper_windows import Conv
-from tests.lower.tile_to_kernel.test_joined import joined, reference, sums
 from tests.lower.tile_to_kernel.test_tensor_core import HALF, gated, lowered, wide
 
 TWO = "WORK=g1x1/ws/c2,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8"
@@ -55,64 +55,20 @@ def test_a_stage_for_each() -> None:
         lowered(k, FOUR)
 
 
-@pytest.mark.parametrize("element, deep, tolerance", [(dt.f16, "k16_f16_f32/f1x1/k64", 2.0**-11), (dt.tf32, "k8_tf32_f32/f1x1/k32", 1e-6),
-                                                      (dt.e4m3, "k32_e4m3_f32/f1x1/k128", 2.0**-3)])
-def test_types(element: DType, deep: str, tolerance: float) -> None:
-    """Those of a byte add up each stage apart; fp32 is rounded by the copies."""
-    k = matmul(16, 40, 272, right=True, element=dt.f32 if element is dt.tf32 else element)
-    x = {name: dt.rounded(v).astype(np.float64) for name, v in random(k).items()} if element is dt.tf32 else wide(k)
-    close(run(k, lowered(k, TWO.replace("k16_bf16_f32/f1x1/k64", deep)), random(k)), x["a"] @ x["b"].T, tolerance)
-
-
-@pytest.mark.parametrize("n", [72, 99])
-def test_what_follows_is_of_a_strip(n: int) -> None:
-    """A bias, a value a row and a residual after the sum; stored in boxes, line by line or as fp32."""
-    m, k = 20, 136
-    t = tensors(dt.bf16, x=(m, k), w=(n, k), bias=(n,), residual=(m, n)) | tensors(dt.f32, scale=(m,))
-    y = op("add", op("mul", total(2, op("mul", load(t, "x", 0, 2), load(t, "w", 1, 2))), load(t, "scale", 0)), load(t, "bias", 1))
-    body = op("add", op("tanh", y), load(t, "residual", 0, 1))
-    for element, tolerance in ((dt.bf16, HALF), (dt.f32, 1e-5)):
-        made = kernel(body if element is dt.f32 else loop.Round(element, body), (0, 1), {0: m, 1: n, 2: k}, t, element)
-        x, form = wide(made), lowered(made, TWO)
-        z = x["x"] @ x["w"].T * x["scale"][:, None] + x["bias"]
-        close(run(made, form, random(made)), np.tanh(z) + x["residual"], tolerance)
-        assert any(isinstance(s, StoreTile) for s in kernel_ir.walk(form.body)) == (element is dt.bf16 and n % 8 == 0)
-
-
 def test_several_sums_each_have_an_inbox() -> None:
     form = gated(40, 136, TWO, 1e-5)
     assert len({s.buffer for s in kernel_ir.walk(form.body) if isinstance(s, StoreClusterVector)}) == 2
 
 
-def test_a_batch() -> None:
-    t = tensors(dt.bf16, a=(3, 16, 136), b=(3, 72, 136))
-    made = kernel(total(3, op("mul", load(t, "a", 0, 1, 3), load(t, "b", 0, 2, 3))), (0, 1, 2), {0: 3, 1: 16, 2: 72, 3: 136}, t)
-    x, form = wide(made), lower(made.replace(schedule=schedule("contraction", TWO, (1,), (2,), (0,))))
-    close(run(made, form, random(made)), np.einsum("bmk,bnk->bmn", x["a"], x["b"]))
-    assert form.grid[0] == 3 * 2 * 2
+def test_a_batch_has_clusters_of_its_own() -> None:
+    made = batch(16, 72, 136)
+    assert made.lower(made.kernel, TWO).grid[0] == 3 * 2 * 2
 
 
-def test_sums_that_are_one() -> None:
-    """The blocks share the stages of each; a short one has none for some of them."""
-    k = sums(20, 40, (200, 16), bias=True)
-    close(run(k, joined(k, TWO), random(k)), reference(k, False), HALF)
-
-
-def test_a_computed_operand() -> None:
-    t = tensors(dt.bf16, x=(20, 136), w=(40, 136))
-    body = op("mul", loop.Round(dt.bf16, op("tanh", load(t, "x", 0, 2))), load(t, "w", 1, 2))
-    made = kernel(total(2, body), (0, 1), {0: 20, 1: 40, 2: 136}, t)
-    x, form = wide(made), lowered(made, TWO)
-    close(run(made, form, random(made)), np.tanh(x["x"]) @ x["w"].T, HALF)
-
-
-def test_windows() -> None:
+def test_four_share_windows() -> None:
     """Stages are places of the window and channels: nine of one, or of three."""
     for of in (Conv((2, 5, 6, 64), (24, 3, 3), pad=(1, 1)), Conv((1, 6, 6, 136), (16, 3, 3), pad=(1, 1))):
-        k = of.kernel()
-        (s,) = (s for s in schedules(k, "sm_90a", pins=FOUR) if s.form == "convolution")
-        x = wide(k)
-        close(run(k, lower(k.replace(schedule=s)), random(k)), of.wanted(x["x"], x["w"]), 1e-5)
+        windows(of).assert_right(FOUR)
 
 
 def test_the_order_is_that_of_ranks() -> None:

@@ -11,7 +11,7 @@ import pytest
 from emmy.egraph.schedule import candidates, schedules
 from emmy.errors import EmmyError
 from emmy.evaluate.simulate import SimulationError, simulate
-from emmy.instructions import AwaitSignal, For, GiveSignal, If, NamedBarrier, StoreGlobalVector, StoreTile
+from emmy.instructions import AwaitSignal, For, GiveSignal, If, NamedBarrier, StoreGlobalVector
 from emmy.ir import dtype as dt
 from emmy.ir import kernel_ir, kernel_parser, kernel_text
 from emmy.ir import loop_ir as loop
@@ -20,14 +20,13 @@ from emmy.ir.dtype import DType
 from emmy.ir.kernel_ir import Stmt
 from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit_module
-from emmy.lower.tile_to_kernel import lower
 from emmy.lower.tile_to_kernel.early import following
 from emmy.runtime.build import build
-from tests.lower.tile_to_kernel.forms import kernel, load, op, random, run, schedule, tensors, total
+from tests.lower.tile_to_kernel.forms import kernel, load, op, random, run, tensors, total
+from tests.lower.tile_to_kernel.products import added, windows
 from tests.lower.tile_to_kernel.test_contraction import close, matmul
 from tests.lower.tile_to_kernel.test_hopper_shares import changed, every
 from tests.lower.tile_to_kernel.test_hopper_windows import Conv
-from tests.lower.tile_to_kernel.test_joined import joined, reference, sums
 from tests.lower.tile_to_kernel.test_tensor_core import HALF, gated, lowered, wide
 
 ROW = "WORK=g1x1/ws,TILE=wgmma_m64n64k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8/p3/sk"
@@ -56,37 +55,6 @@ def test_blocks_share_the_last_tiles(sizes: tuple[int, int, int], row: str, whol
     assert bool(re.search(r"select\(turn_\d+ < (\d+)", kernel_text.show(form))) == (whole > 0)
 
 
-@pytest.mark.parametrize("left, right", [(True, False), (True, True), (False, False)])
-def test_operands_lie_along_either_axis(left: bool, right: bool) -> None:
-    k = matmul(72, 72, 264, left, right, dt.bf16)
-    x = wide(k)
-    close(run(k, lowered(k, ROW), random(k)), (x["a"].T if left else x["a"]) @ (x["b"].T if right else x["b"]), HALF)
-
-
-@pytest.mark.parametrize("element, deep, tolerance", [(dt.f16, "k16_f16_f32/f1x1/k64", 2.0**-11), (dt.tf32, "k8_tf32_f32/f1x1/k32", 1e-6),
-                                                      (dt.e4m3, "k32_e4m3_f32/f1x1/k128", 2.0**-3)])
-def test_types(element: DType, deep: str, tolerance: float) -> None:
-    """Those of a byte hand on what they have added up apart."""
-    k = matmul(72, 72, 272, right=True, element=dt.f32 if element is dt.tf32 else element)
-    x = {name: dt.rounded(v).astype(np.float64) for name, v in random(k).items()} if element is dt.tf32 else wide(k)
-    close(run(k, lowered(k, ROW.replace("k16_bf16_f32/f1x1/k64", deep)), random(k)), x["a"] @ x["b"].T, tolerance)
-
-
-@pytest.mark.parametrize("n", [72, 99])
-def test_what_follows_is_computed_once_a_tile(n: int) -> None:
-    """A bias, a value a row and a residual after the sum; stored in boxes, line by line or as fp32."""
-    m, k = 72, 200
-    t = tensors(dt.bf16, x=(m, k), w=(n, k), bias=(n,), residual=(m, n)) | tensors(dt.f32, scale=(m,))
-    y = op("add", op("mul", total(2, op("mul", load(t, "x", 0, 2), load(t, "w", 1, 2))), load(t, "scale", 0)), load(t, "bias", 1))
-    body = op("add", op("tanh", y), load(t, "residual", 0, 1))
-    for element, tolerance in ((dt.bf16, HALF), (dt.f32, 1e-5)):
-        made = kernel(body if element is dt.f32 else loop.Round(element, body), (0, 1), {0: m, 1: n, 2: k}, t, element)
-        x, form = wide(made), lowered(made, ROW)
-        z = x["x"] @ x["w"].T * x["scale"][:, None] + x["bias"]
-        close(run(made, form, random(made)), np.tanh(z) + x["residual"], tolerance)
-        assert any(isinstance(s, StoreTile) for s in kernel_ir.walk(form.body)) == (element is dt.bf16 and n % 8 == 0)
-
-
 def test_several_sums_are_handed_on_together() -> None:
     form = gated(72, 136, ROW, 1e-5)
     partial, given = (p for p in form.parameters if p.own)
@@ -94,35 +62,13 @@ def test_several_sums_are_handed_on_together() -> None:
     assert len({s.array for s in kernel_ir.walk(form.body) if isinstance(s, StoreGlobalVector) and s.buffer == partial.name}) == 2
 
 
-def test_a_batch() -> None:
-    t = tensors(dt.bf16, a=(3, 16, 136), b=(3, 72, 136))
-    made = kernel(total(3, op("mul", load(t, "a", 0, 1, 3), load(t, "b", 0, 2, 3))), (0, 1, 2), {0: 3, 1: 16, 2: 72, 3: 136}, t)
-    x, form = wide(made), lower(made.replace(schedule=schedule("contraction", of(4), (1,), (2,), (0,))))
-    close(run(made, form, random(made)), np.einsum("bmk,bnk->bmn", x["a"], x["b"]))
+def test_a_share_begins_and_ends_in_either_of_sums_that_are_one() -> None:
+    added(72, 72, 200, 80).assert_right(of(2))
 
 
-@pytest.mark.parametrize("blocks", [2, 5])
-def test_sums_that_are_one(blocks: int) -> None:
-    """A share begins and ends in the stages of either."""
-    k = sums(72, 72, (200, 80), bias=True)
-    close(run(k, joined(k, of(blocks)), random(k)), reference(k, False), HALF)
-
-
-def test_a_computed_operand() -> None:
-    t = tensors(dt.bf16, x=(72, 264), w=(72, 264))
-    body = op("mul", loop.Round(dt.bf16, op("tanh", load(t, "x", 0, 2))), load(t, "w", 1, 2))
-    made = kernel(total(2, body), (0, 1), {0: 72, 1: 72, 2: 264}, t)
-    x, form = wide(made), lowered(made, ROW)
-    close(run(made, form, random(made)), np.tanh(x["x"]) @ x["w"].T, HALF)
-
-
-def test_windows() -> None:
-    """Stages are places of the window and channels: nine of one, or of three."""
+def test_windows_of_one_tile_and_of_whole_ones() -> None:
     for case in (Conv((2, 5, 6, 64), (24, 3, 3), pad=(1, 1)), Conv((1, 9, 9, 136), (16, 3, 3), pad=(1, 1))):
-        k = case.kernel()
-        (s,) = (s for s in schedules(k, "sm_90a", pins=of(2)) if s.form == "convolution")
-        x = wide(k)
-        close(run(k, lower(k.replace(schedule=s)), random(k)), case.wanted(x["x"], x["w"]), 1e-5)
+        windows(case).assert_right(of(2))
 
 
 def test_the_order_is_that_of_stages() -> None:
