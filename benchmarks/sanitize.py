@@ -29,6 +29,7 @@ KINDS = 40      # rows of different kinds that a kernel has at most
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
 QKV = "q, k, v = (torch.randn(1, 2, 72, 64{0}) for _ in range(3)); F.scaled_dot_product_attention(q, k, v{1})"
 HALF = ", dtype=torch.bfloat16"
+LAYERS = f"x, w, e = torch.randn(140, 264{HALF}), torch.randn(5, 272, 264{HALF}), torch.tensor({{0}}); torch.einsum('mk,mnk->mn', x, w[e])"
 SNIPPETS = {
     "map": "torch.exp(-torch.randn(37, 64))", "turned": "torch.randn(70, 40).t() + torch.randn(40, 70)",
     "softmax": "torch.randn(40, 256).softmax(-1)", "odd-softmax": "torch.randn(5, 37).softmax(-1)",
@@ -38,6 +39,8 @@ SNIPPETS = {
     "product": "torch.randn(72, 64) @ torch.randn(64, 80)", "odd-product": "torch.randn(33, 7) @ torch.randn(7, 9)",
     "half-product": f"torch.randn(200, 136{HALF}) @ torch.randn(136, 264{HALF})",
     "few-tiles": f"torch.randn(16, 1024{HALF}) @ torch.randn(1024, 256{HALF})",
+    "layers": LAYERS.format("[m // 30 for m in range(140)]"), "layers-in-disorder": LAYERS.format("[m % 5 for m in range(140)]"),
+    "long-scan": "torch.randn(1, 70000).cumsum(-1)", "pooling": f"F.adaptive_avg_pool2d(torch.randn(3, 40, 7, 7{HALF}), 1)",
     "attention": QKV.format("", ""), "half-attention": QKV.format(HALF, ""), "causal": QKV.format(HALF, ", is_causal=True")}
 
 Bundles = Annotated[Path, typer.Option(help="Folder of bundles.", exists=True, file_okay=False)]

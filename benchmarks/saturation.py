@@ -46,10 +46,14 @@ def _stem(name: str) -> str:
     return re.sub(r"[^a-z0-9_]+", "-", words).strip("-")
 
 
+GROUPED = "grouped_mm", "grouped_gate"      # which torch traces of bf16 alone
+
+
 def first_dtype(name: str) -> str:
-    """e4m3 of a program that is measured in nothing else, as factors of 8 bits have products of their own; else fp32."""
+    """e4m3 of a program that is measured in nothing else, as factors of 8 bits have products of their own; bf16 of grouped products; else
+    fp32."""
     measured = {w.dtype for w in WORKLOADS.values() if w.case.split()[0] == name}
-    return "e4m3" if measured == {"e4m3"} else "fp32"
+    return "e4m3" if measured == {"e4m3"} else "bf16" if name in GROUPED else "fp32"
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
