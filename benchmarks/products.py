@@ -26,7 +26,7 @@ DOCUMENTS = (f"{PACKED_INPUTS}t = torch.arange({{0}}); d = (o[1:] <= t[:, None])
              "F.scaled_dot_product_attention(q, k, v, attn_mask=MASK, enable_gqa=True)")
 # Tokens packed expert after expert, each with more than the one before, and a matrix for each: rows, columns, length of the sum, experts.
 EXPERTS = ("x = torch.randn({0}, {2}, {dtype}); "
-           "g, u = (nn.Parameter(torch.randn({3}, {1}, {2}, {dtype}) * {2} ** -0.5, requires_grad=False) for _ in 'gu'); "
+           "g, u = (nn.Linear({2}, {3} * {1}, bias=False, {dtype}).weight.view({3}, {1}, {2}) for _ in 'gu'); "
            "o = torch.tensor([{0} * n * (n + 1) // ({3} * ({3} + 1)) for n in range(1, {3} + 1)], dtype=torch.int32); ")
 PROGRAMS = {
     "grouped_mm": EXPERTS.replace("g, u", "g,").replace("'gu'", "'g'") + "torch._grouped_mm(x, g.transpose(1, 2), offs=o)",

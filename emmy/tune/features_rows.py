@@ -210,7 +210,7 @@ def look_back(census: Census, schedule: tile.Schedule) -> Features:
     # tiles wait for those before them, each for the slowest of all that are on their way at one time, and a block that waits reads nothing:
     # less so small ones, of which more have room.  Where many sequences are on their way it is what a tile does besides that counts
     alone = ceil(length / size) > AT_A_TIME
-    waiting = 1.3 + threads / 1600 if alone else 1.03 + 1000 / size
+    waiting = 1.27 + max(threads, 128) / 1600 + 200 / size if alone else 1.03 + 1000 / size
     waiting += 0.01 if schedule.row.stage.endswith("/all") else 0.0
     gaps = 1.06 if width * max(t.element.bytes for t in (*kernel.tensors, *kernel.outputs)) > 16 else 1.0
     return Features(gaps * waiting * census.dram, max(census.dram, l1), 0, 0, l1, work, 0, blocks, threads, 24 + rounds * (1 + width),

@@ -12,6 +12,7 @@ from emmy.egraph.schedule import schedules
 from emmy.evaluate.simulate import SimulationError
 from emmy.instructions import Assign, Barrier, Let, StoreShared
 from emmy.ir import dtype as dt
+from emmy.ir import index as ix
 from emmy.ir import kernel_ir
 from emmy.ir import loop_ir as loop
 from emmy.ir import tile_ir as tile
@@ -149,6 +150,23 @@ def test_what_has_layers() -> None:
     both = op("mul", load(t, "w", IxOf(load(t, "e", 0)), 1, 2), load(t, "w", IxOf(load(t, "e", 1)), 1, 2))
     two = kernel(total(2, both), (0, 1), {0: 40, 1: 40, 2: 64}, t)
     assert layered(plain) is None and layered(inside) is None and layered(two) is None
+
+
+def test_layers_one_below_the_other_in_one_dimension() -> None:
+    """Of [layers * n, k], as one linear's weights are for all layers; not where a layer's part is longer than the step between layers."""
+    t = tensors(dt.bf16, x=(150, 72), w=(3 * 72, 72)) | {"e": tile.Tensor("e", (150,), dt.i64)}
+
+    def of(step: int) -> tile.Kernel:
+        at = ix.add(ix.mul(IxOf(load(t, "e", 0)), step), Ax(1))
+        body = total(2, op("mul", load(t, "x", 0, 2), load(t, "w", at, 2)))
+        return kernel(loop.Round(dt.bf16, body), (0, 1), {0: 150, 1: 72, 2: 72}, t, dt.bf16)
+
+    k = of(72)
+    found, inputs = layered(k), random(k) | {"e": np.sort(np.random.default_rng(1).integers(0, 3, 150))}
+    assert found is not None and found.layers == 3
+    x = wide(k)
+    close(run(k, made(k, STAY), inputs), np.einsum("mk,mnk->mn", x["x"], x["w"].reshape(3, 72, 72)[inputs["e"]]), HALF)
+    assert layered(of(36)) is None and layered(of(80)) is None
 
 
 def test_rows_are_proposed_where_rows_ask() -> None:
