@@ -74,8 +74,8 @@ def test_a_sound_rule_passes_with_its_twin_and_says_what_it_buys(tmp_path: Path)
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules are not judged together with the house's on whole programs, which takes the most time: the rule of this file is above, and
-    those of the house by tests/egraph/test_agreement.py."""
+    """Rules are not judged together with the house's on whole programs, which takes the most time: `GOOD`, which a new file has too, is
+    above, and those of the house are by tests/egraph/test_agreement.py."""
     monkeypatch.setattr("emmy.check.whole.together", lambda book, count: (Counter(), None))
 
 
@@ -92,6 +92,7 @@ def test_a_twin_that_does_not_hold_is_a_fault(tmp_path: Path) -> None:
     assert said.code == 1 and "mine.twin.egg:5: (check" in said.out and "Check failed" in said.out, said.out
 
 
+@pytest.mark.usefixtures("apart")
 def test_a_new_file_passes_as_it_is(tmp_path: Path) -> None:
     said = Said("rules", "new", "root-twice", "--dir", tmp_path).well()
     assert str(tmp_path / "root-twice.egg") in said and (tmp_path / "root-twice.twin.egg").is_file()
