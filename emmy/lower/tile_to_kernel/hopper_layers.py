@@ -30,6 +30,7 @@ from emmy.instructions import (
 from emmy.ir import dtype as dt
 from emmy.ir import tile_ir as tile
 from emmy.ir.kernel_ir import Apply, Block, Element, Expr, SharedBuffer, Stmt, Thread, Var, int32
+from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.hopper_raster import Raster
 from emmy.lower.tile_to_kernel.hopper_tiling import Tiling
@@ -55,6 +56,8 @@ class Layers(Raster):
         self.before, self.seen = self.layers + 1, 2 * self.layers + 2
         self.warps = t.threads // WARP
         self.table = SharedBuffer(scope.name("layers"), dt.i32, self.seen + self.warps)
+        if self.tiles >= 2**31:
+            raise IRError(f"{found.kernel.name}: row {schedule.row}: {self.tiles} tiles of all layers are more than 32 bits count")
 
     @property
     def tables(self) -> tuple[SharedBuffer, ...]:

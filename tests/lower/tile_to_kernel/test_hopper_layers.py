@@ -21,6 +21,7 @@ from emmy.ir.kernel_ir import Stmt
 from emmy.ir.kernel_parser import parse
 from emmy.ir.kernel_text import show
 from emmy.ir.loop_ir import IxOf, Value
+from emmy.ir.node import IRError
 from emmy.lower.kernel_to_cuda import emit_module
 from emmy.lower.tile_to_kernel import lower
 from emmy.lower.tile_to_kernel.layered import layered
@@ -128,6 +129,11 @@ def test_layers_of_other_numbers() -> None:
         inputs = asking(k, "in order")
         close(run(k, made(k, "WORK=g1x1/ws,TILE=wgmma_m64n16k16_bf16_f32/f1x1/k64,STAGE=d2/smem-tma,RASTER=gm8/p2"), inputs),
               reference(k, inputs, False), HALF)
+
+
+def test_tiles_that_nobody_counts_are_refused() -> None:
+    with pytest.raises(IRError, match="tiles of all layers are more than 32 bits count"):
+        made(grouped(1 << 22, 1 << 14, 64, 1 << 10), SMALL)
 
 
 def test_an_index_outside_writes_no_row_of_others() -> None:
