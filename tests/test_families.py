@@ -35,7 +35,7 @@ def program(family: Family, k: int = 0) -> Program:
 
 def each(names: Iterable[str]) -> pytest.MarkDecorator:
     """Family by family, so that what one test compiles the next finds."""
-    return pytest.mark.parametrize("name", names, scope="module")
+    return pytest.mark.parametrize("name", [*names], scope="module")
 
 
 @each(FAMILIES)
