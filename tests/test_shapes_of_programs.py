@@ -44,7 +44,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "repeated": (repeated, (X,)),
     "unused": (lambda x, y: x.exp(), (X, Y)),
     "constants": (lambda x: (torch.arange(7), x * 2, torch.tensor(3.0)), (X,)),
-    "scalar": (lambda x: (x.sum(), x.mean() * x), (X,)),
+    "scalar": (lambda x: (x.abs().sum(), x.abs().mean() * x), (X,)),     # of numbers that do not cancel, whatever the order
     "fan_out": (lambda x: tuple(x.exp() * k for k in range(16)), (X,)),
     "chain": (chain, (X, Y)),
     "wide": (wide, (X,)),
