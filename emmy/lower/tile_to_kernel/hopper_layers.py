@@ -22,8 +22,6 @@ from emmy.instructions import (
     If,
     LoadShared,
     SetElement,
-    ShuffleUp,
-    ShuffleXor,
     StoreShared,
     SyncWarp,
 )
@@ -34,6 +32,7 @@ from emmy.ir.node import IRError
 from emmy.lower.tile_to_kernel import hopper_maps as maps
 from emmy.lower.tile_to_kernel.hopper_raster import Raster
 from emmy.lower.tile_to_kernel.hopper_tiling import Tiling
+from emmy.lower.tile_to_kernel.lanes import WARP, butterfly, scan
 from emmy.lower.tile_to_kernel.layered import Layered
 from emmy.lower.tile_to_kernel.scalar import Emitter
 from emmy.lower.tile_to_kernel.staging import both, counted
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 8         # rows that a thread looks at before it waits for any
-WARP = 32
 
 
 class Layers(Raster):
@@ -84,7 +82,7 @@ class Layers(Raster):
         """Fill the table, by all threads."""
         lane, disorder = scope.let("lane", Thread() % WARP), scope.declare("disorder", int32(0))
         self.look(scope, disorder)
-        self.joined(scope, disorder, "max")
+        butterfly(scope, "max", disorder, WARP)
         scope.emit(If(lane == 0, (self.write(self.seen + Thread() // WARP, disorder),)))
         self.begin(scope)
         counting = scope.child()
@@ -115,29 +113,20 @@ class Layers(Raster):
         body.emit(self.write(g, at))
         scope.emit(For(g, Thread(), int32(self.layers + 1), int32(self.tiling.threads), False, tuple(body.body)))
 
-    def joined(self, scope: Emitter, state: Var, op: str) -> None:
-        """The lanes of a warp join what they have."""
-        for mask in (16, 8, 4, 2, 1):
-            other = Var(scope.name("other"), dt.i32)
-            scope.emit(ShuffleXor(other, state, mask), Assign(state, Apply(op, (state, other))))
-
     def count(self, scope: Emitter, lane: Expr) -> None:
         """A warp counts the pairs before each layer, 32 layers at a time, or all where rows are in disorder."""
         seen = Var(scope.name("seen"), dt.i32)
         scope.emit(LoadShared(seen, self.table.name, self.seen + lane, lane < self.warps, int32(0)))
         disorder = scope.declare("disorder", seen)
-        self.joined(scope, disorder, "max")
+        butterfly(scope, "max", disorder, WARP)
         carry, chunk = scope.declare("carry", int32(0)), Var(scope.name("chunk"), dt.i32)
         body = scope.child()
         layer = body.let("g", chunk + lane)
         begin, end = (self.read(body, Apply("min", (layer + k, int32(self.layers))), "row") for k in (0, 1))
         own = body.let("own", (end - begin + (self.tiling.height - 1)) // self.tiling.height)
-        total, sums = body.declare("total", own), own
-        for delta in (1, 2, 4, 8, 16):
-            up = Var(body.name("up"), dt.i32)
-            body.emit(ShuffleUp(up, sums, delta))
-            sums = body.let("sums", sums + Apply("select", (lane >= delta, up, int32(0))))
-        self.joined(body, total, "add")
+        total, sums = body.declare("total", own), body.declare("sums", own)
+        scan(body, "add", sums, lane)
+        butterfly(body, "add", total, WARP)
         body.emit(If(layer < self.layers, (self.write(self.before + 1 + layer, carry + sums),)), Assign(carry, carry + total))
         scope.emit(For(chunk, int32(0), int32(self.layers), int32(WARP), False, tuple(body.body)), SyncWarp(),
                    If(lane == 0, (self.write(int32(self.before), int32(0)), self.write(int32(self.seen), disorder))),
@@ -154,7 +143,7 @@ class Layers(Raster):
 
     def tile(self, inner: Emitter, number: Expr, body: Callable[[Emitter, Expr, Expr], None]) -> None:
         """`body` for the tile of that number, at its layer."""
-        pair, column = self.place(inner, number)
+        pair, column = (inner.let(name, e) for name, e in zip(("pair", "across"), self.place(inner, number, self.pairs), strict=True))
         layer: Expr = int32(0)
         for step in (1 << k for k in reversed(range((self.layers - 1).bit_length()))):      # the last layer with no more pairs before it
             further = inner.let("g", Apply("min", (layer + step, int32(self.layers))))      # before the end there are more than any has
@@ -166,15 +155,6 @@ class Layers(Raster):
         inner.place(self.schedule.batch, inner.whole(self.layer))
         self.alone = inner.let("alone", (row + self.tiling.height <= self.end) & self.ordered)
         body(inner, row, inner.let("n", column * self.tiling.width))
-
-    def place(self, scope: Emitter, number: Expr) -> tuple[Expr, Expr]:
-        """The pair and the column of the tile of that number."""
-        together = self.tiling.together
-        inside, first = (scope.let(name, e) for name, e in (("inside", number % (together * self.across)),
-                                                            ("first", number // (together * self.across) * together)))
-        height = scope.let("height", Apply("min", (self.pairs - first, int32(together))))
-        pair, column = scope.let("pair", first + inside % height), scope.let("across", inside // height)
-        return pair, column
 
     def written(self, scope: Emitter, row: Expr, inside: Expr | None) -> Expr:
         """Whether a row, if it is `inside`, is written with the tile: none but those in disorder need be asked."""

@@ -71,7 +71,7 @@ class Raster:
             here = inner.let("t", number % layer)
         else:
             inner.place(self.schedule.batch, inner.whole(int32(0)))
-        row, column = self.place(inner, here)
+        row, column = self.place(inner, here, self.down)
         row = row * self.tiling.stack + self.rank if self.tiling.stack > 1 else row
         body(inner, inner.let("m", row * self.tiling.height), inner.let("n", column * self.tiling.width))
 
@@ -87,14 +87,14 @@ class Raster:
         """What becomes of the sums of the tile that was begun last."""
         result.store(scope)
 
-    def place(self, scope: Emitter, number: Expr) -> tuple[Expr, Expr]:
-        """The row and the column of the tile, or stack, of that number of a layer."""
-        together = min(self.tiling.together // self.tiling.stack, self.down)
-        if together == self.down:
-            return number % together, number // together
+    def place(self, scope: Emitter, number: Expr, down: int | Expr) -> tuple[Expr, Expr]:
+        """The row and the column of the tile, or stack, of that number of a layer that has so many `down`."""
+        together = self.tiling.together // self.tiling.stack
+        if isinstance(down, int) and together >= down:
+            return number % down, number // down
         first = scope.let("first", number // (together * self.across) * together)
         inside = scope.let("inside", number % (together * self.across))
         height: Expr = int32(together)
-        if self.down % together:
-            height = scope.let("height", Apply("min", (self.down - first, height)))
+        if not isinstance(down, int) or down % together:
+            height = scope.let("height", Apply("min", (down - first, height)))
         return first + inside % height, inside // height

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from emmy.instructions.registers import Assign
-from emmy.instructions.shuffle import ShuffleXor
+from emmy.instructions.shuffle import ShuffleUp, ShuffleXor
 from emmy.ir.kernel_ir import Apply, Expr, Var
 
 if TYPE_CHECKING:
@@ -18,6 +18,13 @@ WARP = 32
 def butterfly(scope: Emitter, operator: str, value: Var, lanes: int) -> None:
     """Combine one value by an operator."""
     exchange(scope, (value,), lanes, lambda other: scope.emit(Assign(value, Apply(operator, (value, *other)))))
+
+
+def scan(scope: Emitter, operator: str, value: Var, lane: Expr) -> None:
+    """Combine one value of each lane of a warp with those of the lanes below."""
+    for delta in (1, 2, 4, 8, 16):
+        below = Var(scope.name("o"), value.element)
+        scope.emit(ShuffleUp(below, value, delta), Assign(value, Apply("select", (lane < delta, value, Apply(operator, (below, value))))))
 
 
 def exchange(scope: Emitter, state: tuple[Var, ...], lanes: int, merge: Callable[[tuple[Expr, ...]], None]) -> None:

@@ -34,7 +34,7 @@ from emmy.ir.kernel_ir import Apply, Element, Expr, GlobalBuffer, Kernel, Shared
 from emmy.ir.node import IRError
 from emmy.ir.operators import MONOIDS
 from emmy.lower.tile_to_kernel.finish import finish
-from emmy.lower.tile_to_kernel.lanes import WARP, butterfly
+from emmy.lower.tile_to_kernel.lanes import WARP, butterfly, scan
 from emmy.lower.tile_to_kernel.scalar import Emitter, neutral
 from emmy.lower.tile_to_kernel.scan import put, scanned
 from emmy.lower.tile_to_kernel.staging import under
@@ -114,9 +114,7 @@ def read(scope: Emitter, fold: tile.Fold, first: Expr, guard: Expr | None, width
 
 def lanes_before(scope: Emitter, sum_: Var, operator: str, lane: Expr) -> Var:
     """Scan `sum_` along the lanes of a warp; what a lane had before its own (the first lane: its own)."""
-    for delta in (1, 2, 4, 8, 16):
-        below = Var(scope.name("o"), sum_.element)
-        scope.emit(ShuffleUp(below, sum_, delta), Assign(sum_, Apply("select", (lane < delta, sum_, Apply(operator, (below, sum_))))))
+    scan(scope, operator, sum_, lane)
     previous = Var(scope.name("o"), sum_.element)
     scope.emit(ShuffleUp(previous, sum_, 1))
     return previous

@@ -30,7 +30,7 @@ from emmy.ir.operators import MONOIDS
 from emmy.lower.tile_to_kernel.address import LANE, by_runs, in_runs
 from emmy.lower.tile_to_kernel.finish import finish, store
 from emmy.lower.tile_to_kernel.fold import Team, join_lanes, join_warps, partial
-from emmy.lower.tile_to_kernel.lanes import WARP
+from emmy.lower.tile_to_kernel.lanes import WARP, scan
 from emmy.lower.tile_to_kernel.scalar import VECTOR_BYTES, Emitter, neutral
 from emmy.lower.tile_to_kernel.staging import under
 
@@ -71,9 +71,7 @@ def lower(kernel: tile.Kernel, schedule: tile.Schedule) -> Kernel:
     body.emit(*under(inside, read.body))
     # the lanes before it, then the warps before its own
     sum_ = body.declare("w", Element(own, unit.dtype, int32(width - 1)))
-    for delta in (1, 2, 4, 8, 16):
-        below = Var(body.name("o"), unit.dtype)
-        body.emit(ShuffleUp(below, sum_, delta), Assign(sum_, Apply("select", (lane < delta, sum_, Apply(operator, (below, sum_))))))
+    scan(body, operator, sum_, lane)
     previous = Var(body.name("o"), unit.dtype)
     body.emit(ShuffleUp(previous, sum_, 1), If((lane == WARP - 1), (StoreShared(totals.name, turn + warp, sum_),)), Barrier())
     earlier, all_ = body.declare("b", carry), body.declare("c", carry)
